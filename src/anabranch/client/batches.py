@@ -1,28 +1,28 @@
-"""Batches: many events at once into one stream, all of them or none, exactly once.
+"""Batches: write many events to one stream atomically and exactly once.
 
     await client.stage("task-7.attempt-1", events)
     batch = await client.commit(sink="quotes", query="q1", batch=42, tokens=["task-7.attempt-1"])
 
-Any number of clients stage events, each with tokens of its own; one commits. Rules:
+Any number of clients stage events, each under its own tokens; one client commits. Rules:
 
-1. A token is used by one attempt to stage something, and by no other: whoever tries again takes a
-   new one. What nobody commits is dropped by the broker after a while; of an attempt that fails
-   here, it is told at once.
-2. A sink belongs to one broker, and so does everything that is staged for it: the one that this
-   client publishes at (`client.origin`). `at` says which one it must be. While a call waits, the
-   client stays with that broker, and repeats itself over every reconnect. Where a batch of a sink
-   was asked for, and not refused, this client commits to that sink and nowhere else.
-3. Calls wait for `timeout`, and for `batch_within_s` if that is not given. What is refused for the
-   time being is tried again for as long.
-4. A commit that was not answered is repeated, by this program or its successor, with the same sink,
-   query and batch, and with any tokens: the batch is there once, and the answer says whether it was
-   known.
-5. Chunks of a token leave in order; at most `_OPEN_MAX` of a client are on their way, and as many
-   commits beside them: where nothing more can be staged, a commit is what makes room. Events are
-   taken from the iterable as there is room for them, so it need not be in memory as a whole.
-6. Every frame fits into those of the broker, which says in its greeting how large they may be.
+1. Tokens. A token belongs to one attempt to stage events; a retry uses a new token. The broker
+   discards events that are not committed after a while, and at once if the attempt fails here.
+2. Location. A sink belongs to one broker, and so do all events staged for it: the broker that this
+   client publishes to (`client.origin`). `at` names the required broker. While a call is pending,
+   the client stays with that broker and repeats the request after every reconnect. Once it has
+   requested a batch of a sink from a broker without a refusal, it commits to that sink nowhere
+   else.
+3. Timeouts. Calls wait for `timeout`, by default for `batch_within_s`. Temporary refusals are
+   retried during that time.
+4. Retry. A commit without an answer is repeated, by this program or its successor, with the same
+   sink, query and batch, and with any tokens. The batch is written once, and `was_known` reports
+   whether it had been requested before.
+5. Flow control. The chunks of a token are sent in order. At most `_OPEN_MAX` chunks of a client are
+   in flight, and as many commits in addition: when the staging area is full, only a commit frees
+   space. Events are taken from the iterable as chunks are sent, so it need not fit in memory.
+6. Frame size. Every frame respects the broker's limit from the handshake.
 
-State: who waits for which answer, and which sink is where; lost with the process.
+State: the pending requests, and the broker of each sink. Lost with the process.
 """
 
 import asyncio
@@ -50,13 +50,13 @@ from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
-#: What one chunk holds, and chunks that are on their way; commits likewise.
+#: Limits on one chunk, and on chunks in flight; the latter applies to commits too.
 _CHUNK_EVENTS = 256
 _CHUNK_BYTES = 1_048_576
 _OPEN_MAX = 16
-#: Tokens that are discarded with one frame.
+#: The number of tokens in one discard frame.
 _DISCARDED_MAX = 128
-#: What a frame takes beside its tokens, and each of these beside its characters.
+#: The overhead of a frame, and of each token in it.
 _FRAMING_BYTES = 1_024
 _NAME_FRAMING_BYTES = 5
 _OTHER_BROKER = "other-broker"
@@ -66,52 +66,52 @@ _Promise = asyncio.Future[TellOfBatch]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is in its stream."""
+    """A committed batch."""
 
     sink: str
     batch: int
-    #: Where it is; named like the broker.
+    #: The stream that contains the batch, named after its broker.
     stream: str
-    #: The ticks of its first and last event. There may be others in between. 0 if the batch is
-    #: empty, or if it is known and not the newest of its sink.
+    #: The ticks of its first and last event; other events may lie in between. 0 if the batch is
+    #: empty, or if it was known and is not the newest of its sink.
     first: int
     last: int
-    #: Whether it had been asked for before; then what is there was staged with the tokens of that
-    #: time, and those that were named now are dropped.
+    #: Whether the batch had been requested before. Then it consists of the events of that request,
+    #: and the tokens of this one are discarded.
     was_known: bool
 
 
 class _Call:
-    """One call of the application: what it waits for, at which broker."""
+    """A pending call of the application at one broker."""
 
     __slots__ = ("advice", "origin", "promises", "refusal", "what")
 
     def __init__(self, origin: BrokerConnection, what: str, advice: str) -> None:
         self.origin = origin
-        #: For people: what it is, and what to do if it was not answered.
+        #: For messages: the operation, and the advice if it was not answered.
         self.what = what
         self.advice = advice
-        #: Request → its answer, of those that nobody has looked at yet.
+        #: Request → its answer, until the call has processed it.
         self.promises: dict[int, _Promise] = {}
-        #: Why the broker does not grant something at the moment.
+        #: Why the broker temporarily refuses a request.
         self.refusal = ""
 
     async def next(self) -> TellOfBatch:
-        """The answer to the oldest request; its refusal is raised."""
+        """Wait for the answer to the oldest request; raise its refusal."""
         request, promise = next(iter(self.promises.items()))
         answer = await promise
         del self.promises[request]
         return answer
 
     def fail(self, error: Exception) -> None:
-        """No answer will come any more."""
+        """Fail all pending requests."""
         for promise in self.promises.values():
             if not promise.done():
                 promise.set_exception(error)
 
 
 class Batches:
-    """What one client stages and commits. See the rules at the top of this module."""
+    """The batches of one client. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class Batches:
         self._options = options
         self._limits = limits
         self._advertisements = advertisements
-        self._chunk_room = asyncio.Semaphore(_OPEN_MAX)
-        self._commit_room = asyncio.Semaphore(_OPEN_MAX)
-        #: Sink → the broker that was asked for a batch of it.
+        self._chunk_slots = asyncio.Semaphore(_OPEN_MAX)
+        self._commit_slots = asyncio.Semaphore(_OPEN_MAX)
+        #: Sink → the broker at which a batch of it was requested.
         self._brokers: dict[str, str] = {}
         self._calls: list[_Call] = []
         self._closed: ClosedError | None = None
@@ -136,26 +136,26 @@ class Batches:
     async def stage(
         self, token: str, events: Iterable[Attributes], within_s: float | None, at: str
     ) -> int:
-        """Stage all of these events; how many there are."""
+        """Stage events and return their number."""
         check_name(token, "token", self._limits.name_bytes_max)
-        words = (f"staging {token!r}", "stage it anew with another token")
+        words = (f"staging {token!r}", "stage it again with another token")
         async with self._call(words, within_s, at) as call:
             try:
                 return await self._stage(call, token, events)
             except BaseException as error:
-                # A part of it is of no use, and others wait for its room. But of two attempts with
-                # one token, the one that is refused, without a code, leaves it to the other.
+                # Discard a partial attempt, because it occupies space. A refusal without a code
+                # means that another attempt uses the same token; leave the events to that attempt.
                 if not isinstance(error, BatchRefusedError) or error.code:
                     self._discard(call.origin, (token,))
                 raise
 
     async def _stage(self, call: _Call, token: str, events: Iterable[Attributes]) -> int:
-        staging, room = call.origin.session.staging, self._chunk_room
+        staging, slots = call.origin.session.staging, self._chunk_slots
         bytes_max = min(_CHUNK_BYTES, call.origin.frame_bytes_max // 2)
         count = 0
         for index, (chunk, is_last) in enumerate(self._chunks(staging, events, bytes_max)):
-            await self._wait_for_room(call, room)
-            self._ask(call, room, *staging.stage(token, index, chunk, is_last))
+            await self._wait_for_slot(call, slots)
+            self._send(call, slots, *staging.stage(token, index, chunk, is_last))
             count += len(chunk)
         while call.promises:
             await call.next()
@@ -171,24 +171,24 @@ class Batches:
         within_s: float | None,
         at: str,
     ) -> Batch:
-        """Make what is staged with these tokens a batch of the sink."""
+        """Commit the events staged under these tokens as a batch of the sink."""
         check_name(sink, "sink", self._limits.name_bytes_max - len(SINK_PREFIX))
         check_optional_name(query, "query", self._limits.name_bytes_max)
         if type(batch) is not int or not 0 <= batch <= INT_MAX:
-            raise LocalError(f"batch {batch!r} is no number from 0 on; give one that grows")
+            raise LocalError(f"batch {batch!r} is invalid; give an increasing number from 0 on")
         names = self._names(tokens)
         words = (f"batch {batch} of {sink!r}", "commit it again")
         async with self._call(words, within_s, at) as call:
             self._check_commit(call, sink, names)
-            room, is_new = self._commit_room, sink not in self._brokers
-            await self._wait_for_room(call, room)
-            self._ask(call, room, *call.origin.session.staging.commit(sink, query, batch, names))
+            slots, is_new = self._commit_slots, sink not in self._brokers
+            await self._wait_for_slot(call, slots)
+            self._send(call, slots, *call.origin.session.staging.commit(sink, query, batch, names))
             self._brokers[sink] = call.origin.broker
             try:
                 answer = await call.next()
             except BatchRefusedError:
                 if is_new:
-                    # It was asked in vain, and has begun nothing there.
+                    # The request was refused and has created nothing there.
                     self._brokers.pop(sink, None)
                 raise
         assert isinstance(answer, TellCommitted)
@@ -202,7 +202,7 @@ class Batches:
         )
 
     def discard(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that nobody will commit these."""
+        """Tell the broker to discard the events staged under these tokens."""
         self._discard(self._origin("the discarding", ""), self._names(tokens))
 
     def _discard(self, origin: BrokerConnection, names: tuple[str, ...]) -> None:
@@ -211,21 +211,23 @@ class Batches:
             origin.perform(origin.session.staging.discard(some))
 
     def _check_commit(self, call: _Call, sink: str, names: tuple[str, ...]) -> None:
-        broker, there = call.origin.broker, self._brokers.get(sink)
-        if there not in {None, broker}:
-            reason = f"the sink is at {there!r}, and the client at {broker!r}; a batch would be at"
-            raise BatchRefusedError(call.what, f"{reason} both of them", _OTHER_BROKER)
+        broker, sink_broker = call.origin.broker, self._brokers.get(sink)
+        if sink_broker not in {None, broker}:
+            reason = (
+                f"the sink is at {sink_broker!r}, but the client is at {broker!r}; a batch must not"
+            )
+            raise BatchRefusedError(call.what, f"{reason} be written to both", _OTHER_BROKER)
         size = _FRAMING_BYTES + sum(len(name.encode()) + _NAME_FRAMING_BYTES for name in names)
         if len(names) > ITEMS_MAX or size > call.origin.frame_bytes_max:
             bytes_max = call.origin.frame_bytes_max
             raise LocalError(
-                f"{len(names)} tokens of {size} bytes are too many for one commit: {ITEMS_MAX}, or"
-                f" {bytes_max} bytes, can be named; stage more with each"
+                f"{len(names)} tokens of {size} bytes are too many for one commit; the limits are"
+                f" {ITEMS_MAX} tokens and {bytes_max} bytes; stage more events per token"
             )
 
     def _names(self, tokens: Iterable[str]) -> tuple[str, ...]:
         if isinstance(tokens, str):
-            raise LocalError(f"tokens is a text; give a list of names, such as [{tokens!r}]")
+            raise LocalError(f"tokens is a string; give a list of names, such as [{tokens!r}]")
         names = tuple(tokens)
         for name in names:
             check_name(name, "token", self._limits.name_bytes_max)
@@ -234,7 +236,7 @@ class Batches:
     def _chunks(
         self, staging: SessionStaging, events: Iterable[Attributes], bytes_max: int
     ) -> Iterator[tuple[list[bytes], bool]]:
-        """The events as drafts, in chunks; whether each is the last."""
+        """Encode the events as drafts in chunks, each with a flag that marks the last one."""
         chunk: list[bytes] = []
         size = 0
         for place, attributes in enumerate(events):
@@ -264,7 +266,9 @@ class Batches:
     async def _call(
         self, words: tuple[str, str], within_s: float | None, at: str
     ) -> AsyncIterator[_Call]:
-        """A call, for as long as it may take; nobody waits for what it leaves unanswered."""
+        """Register a call and bound its duration; its unanswered requests are withdrawn at the
+        end.
+        """
         bound_s = self._options.batch_within_s if within_s is None else within_s
         what = words[0]
         call = _Call(self._origin(what, at), *words)
@@ -275,27 +279,27 @@ class Batches:
         except TimeoutError as error:
             if isinstance(error, BatchUnknownError) or not limit.expired():
                 raise
-            why = call.refusal or "there was no answer"
+            why = call.refusal or "no answer"
             text = f"{what} was not granted by {call.origin.broker!r} within {bound_s:g} s: {why}"
-            raise BatchUnknownError(f"{text}; it may be there or not, {call.advice}") from None
+            raise BatchUnknownError(f"{text}; its outcome is unknown, {call.advice}") from None
         finally:
             self._end(call)
 
-    async def _wait_for_room(self, call: _Call, room: asyncio.Semaphore) -> None:
-        """Wait until another request may be on its way; raise what has failed meanwhile."""
+    async def _wait_for_slot(self, call: _Call, slots: asyncio.Semaphore) -> None:
+        """Wait until another request may be in flight; raise failures of earlier ones."""
         while call.promises and next(iter(call.promises.values())).done():
             await call.next()
-        await room.acquire()
+        await slots.acquire()
         if self._roaming.origin is not call.origin:
-            room.release()
-            reason = f"the client has left {call.origin.broker!r}, where the rest is"
+            slots.release()
+            reason = f"the client has left {call.origin.broker!r}, which has the earlier chunks"
             raise BatchRefusedError(call.what, reason, _OTHER_BROKER)
 
-    def _ask(
-        self, call: _Call, room: asyncio.Semaphore, request: int, effects: SessionEffects
+    def _send(
+        self, call: _Call, slots: asyncio.Semaphore, request: int, effects: SessionEffects
     ) -> None:
         promise: _Promise = asyncio.get_running_loop().create_future()
-        promise.add_done_callback(lambda _: room.release())
+        promise.add_done_callback(lambda _: slots.release())
         call.promises[request] = promise
         call.origin.perform(effects)
 
@@ -304,7 +308,7 @@ class Batches:
         call.origin.session.staging.withdraw(call.promises)
         for promise in call.promises.values():
             if not promise.cancel() and not promise.cancelled():
-                # Seen, and not needed: another one failed before.
+                # Mark the exception as retrieved; an earlier failure is raised instead.
                 promise.exception()
         if self._closed is None:
             self._roaming.settle_publisher()
@@ -312,7 +316,7 @@ class Batches:
     # -- answers --------------------------------------------------------------------------------
 
     def hear(self, uplink: BrokerConnection, answer: TellOfBatch) -> None:
-        """A broker answers."""
+        """Complete the request that a broker has answered."""
         for call in self._calls:
             promise = call.promises.get(answer.request) if call.origin is uplink else None
             if promise is None or promise.done():
@@ -322,25 +326,25 @@ class Batches:
             elif answer.final:
                 promise.set_exception(BatchRefusedError(call.what, answer.reason, answer.code))
             elif answer.code == BUSY or not call.refusal:
-                # That a chunk lacks those before it follows from this, and explains nothing.
+                # A refusal because earlier chunks are missing only follows from the first refusal.
                 call.refusal = answer.reason
 
     def abandon(self, uplink: BrokerConnection, reason: str) -> None:
-        """This broker is not spoken to any more."""
+        """Fail the calls at a broker that the client leaves."""
         for call in self._calls:
             if call.origin is uplink:
-                text = f"{call.what} may be there or not: {reason}; {call.advice}"
+                text = f"the outcome of {call.what} is unknown: {reason}; {call.advice}"
                 call.fail(BatchUnknownError(text))
 
     def close(self, why: ClosedError) -> None:
-        """Nothing is answered any more."""
+        """Fail all pending calls."""
         self._closed = why
         for call in self._calls:
             call.fail(why)
 
 
 class BatchWriter:
-    """What a client offers to those who write batches."""
+    """The batch methods of `Client`."""
 
     _batches: Batches
 
@@ -352,10 +356,17 @@ class BatchWriter:
         timeout: float | None = None,  # noqa: ASYNC109 - it bounds several steps
         at: str = "",
     ) -> int:
-        """Bring events for a later commit, under a token that nobody else uses; returns how many
-        when all are safe at the broker. They are no events of the stream yet.
+        """Stage events for a later commit under a unique token.
 
-        `at` is the broker that it must be, if that matters; see the top of this module."""
+        Returns the number of events when all of them are durable at the broker. They are not part
+        of the stream until `commit`. A retry needs a new token.
+
+        `at` names the broker that must be used, if that matters (rule 2 at the top of `batches`).
+        `timeout` is in seconds; the default is `batch_within_s`.
+
+        Raises `BatchRefusedError` if the broker refuses, and `BatchUnknownError` if it does not
+        answer in time.
+        """
         return await self._batches.stage(token, events, timeout, at)
 
     async def commit(
@@ -368,11 +379,20 @@ class BatchWriter:
         timeout: float | None = None,  # noqa: ASYNC109 - its error says what it means
         at: str = "",
     ) -> Batch:
-        """Make what is staged with these tokens, in this order, a batch of the sink; returns when
-        all of it is in the stream. The batches of a sink ascend, and belong to one query; the same
-        batch may be committed again and again, and is there once."""
+        """Commit the events staged under `tokens`, in this order, as one batch of a sink.
+
+        Returns when the whole batch is in the stream. The batch numbers of a sink increase, and a
+        sink belongs to one `query`. Repeating a commit with the same batch number is safe: the
+        batch is written once, and `Batch.was_known` is true.
+
+        `at` and `timeout` are those of `stage`. Raises `BatchRefusedError` if the broker refuses;
+        its `code` gives the reason. Raises `BatchUnknownError` if the broker does not answer in
+        time; then commit again.
+        """
         return await self._batches.commit(sink, query, batch, tokens, within_s=timeout, at=at)
 
     async def discard(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that nobody will commit these tokens, so that it need not wait."""
+        """Tell the broker to discard the events staged under these tokens, instead of waiting for
+        them to expire.
+        """
         self._batches.discard(tokens)

@@ -1,19 +1,22 @@
-"""The client for programs without an event loop: scripts, notebooks, threads.
+"""The blocking client, for programs without an event loop: scripts, notebooks, threads.
 
     with anabranch.connect_blocking("127.0.0.1:4100") as client:
         client.publish({"symbol": "IBM", "price": 12.5})
         for received in client.subscribe("price > 10"):
             print(received["symbol"])
 
-The real client runs in a thread of its own; what is here hands calls over and waits. Rules:
+The asynchronous client runs in a background thread; the classes here pass calls to it and wait for
+the results. Rules:
 
-1. Any thread may call; each call waits only for itself. An interrupt (Ctrl-C) ends the wait.
-2. Promises, names and errors are those of the asynchronous client.
-3. Reading takes what is there at once, up to a batch, and hands it out one by one. Events of a
-   batch are dealt with when the next batch is asked for; a process that dies in the middle of one
-   sees it again from its first event, if the subscription is durable. `batch=1` makes that one.
-4. The thread does not keep the process alive; what is unconfirmed when the process ends without
-   `close` may be published or not.
+1. Threads. Any thread may call any method. Each call waits only for its own result, and an
+   interrupt (Ctrl-C) cancels it.
+2. Semantics. Guarantees, names and errors are those of the asynchronous client.
+3. Batches. Reading fetches all available events, up to `batch`, and returns them one by one. A
+   whole batch is acknowledged when the next one is fetched, so a durable subscription redelivers a
+   batch from its first event if the process dies in the middle of it. `batch=1` acknowledges every
+   event separately.
+4. Exit. The background thread is a daemon and does not keep the process alive. If the process exits
+   without `close`, unconfirmed events may or may not be published.
 """
 
 import asyncio
@@ -38,17 +41,11 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
 
-# An event loop in a thread of its own, for programs that wait.
-#
-# Work is handed over, and waited for; whoever stops waiting cancels it. The thread does not keep
-# the process alive.
-
-
 Outcome = TypeVar("Outcome")
 
 
 class LoopThread:
-    """An event loop in a thread."""
+    """An event loop that runs in a daemon thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -65,7 +62,11 @@ class LoopThread:
         timeout: float | None = None,
         awaited: str = "the outcome",
     ) -> Outcome:
-        """Do something in the loop, and return when it is done; or say what took too long."""
+        """Run a coroutine in the loop and return its result.
+
+        An interrupted or timed-out wait cancels the coroutine. `awaited` names the result in the
+        message of the `TimeoutError`.
+        """
         if not self._thread.is_alive():
             work.close()
             raise ClosedError("the client is closed")
@@ -82,7 +83,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the loop and join the thread."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -93,21 +94,21 @@ _BATCH_MATCHES = 256
 
 
 class BlockingPatternSubscription:
-    """Patterns for programs without an event loop: what `patterns` offers, with calls that wait.
+    """The matches of a pattern, to be read with a `for` loop.
 
         with anabranch.connect_blocking("127.0.0.1:4100") as client:
             for matched in client.subscribe_pattern("a:{x = 1} THEN b:{x = 2} WITHIN 5 s"):
                 print(matched["a"].time_ns, matched["b"].time_ns)
 
-    Promises, names and errors are those of the asynchronous client; matches are fetched in batches,
-    as events are (`blocking`).
+    Guarantees, names and errors are those of `PatternSubscription`. Matches are fetched in batches
+    (rule 3 at the top of this module).
     """
 
     def __init__(self, loop: LoopThread, real: PatternSubscription, batch: int) -> None:
         self._loop = loop
         self._real = real
         self._batch = batch
-        self._here: list[Matched] = []
+        self._fetched: list[Matched] = []
 
     @property
     def name(self) -> str:
@@ -116,16 +117,20 @@ class BlockingPatternSubscription:
 
     @property
     def pattern_id(self) -> str:
-        """The pattern's id."""
+        """The id of the pattern."""
         return self._real.pattern_id
 
     @property
     def was_resumed(self) -> bool:
-        """Whether it is a durable one that existed."""
+        """Whether the subscription is durable and existed before."""
         return self._real.was_resumed
 
     def wait_started(self, *streams: str, timeout: float | None = None) -> None:
-        """Wait until matches of these streams are given; a stream is named like its broker."""
+        """Wait until the subscription has started on these streams, or on any stream if none is
+        named.
+
+        Streams have the names of their brokers. Raises `TimeoutError` after `timeout` seconds.
+        """
         work = self._real.wait_started(*streams)
         self._loop.wait(work, timeout, f"the start of subscription {self.name!r}")
 
@@ -139,14 +144,17 @@ class BlockingPatternSubscription:
         return matched
 
     def get(self, timeout: float | None = None) -> Matched | None:
-        """The next match; None after the end. `TimeoutError` if none comes in time."""
-        if not self._here:
-            self._here = self._loop.wait(self._fetch(timeout))
-            self._here.reverse()
-        return self._here.pop() if self._here else None
+        """Return the next match, or None if the subscription has ended.
+
+        Raises `TimeoutError` if no match arrives within `timeout` seconds.
+        """
+        if not self._fetched:
+            self._fetched = self._loop.wait(self._fetch(timeout))
+            self._fetched.reverse()
+        return self._fetched.pop() if self._fetched else None
 
     async def _fetch(self, within_s: float | None) -> list[Matched]:
-        # The limit is kept inside of the loop, so that nothing is taken that nobody gets.
+        # The timeout applies inside the loop: a cancelled wait must not consume anything.
         try:
             async with asyncio.timeout(within_s):
                 return await self._real.get_batch(self._batch)
@@ -155,11 +163,14 @@ class BlockingPatternSubscription:
             raise TimeoutError(f"{awaited} did not come within {within_s:g} s") from None
 
     def ack(self, matched: Matched | None = None) -> None:
-        """Every match given so far is dealt with; or every one of a stream up to this."""
+        """Acknowledge every match returned so far, or those of one stream up to `matched`."""
         self._loop.wait(self._real.ack(matched))
 
     def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
-        """End it, for good; and the pattern with it, if it was made for it."""
+        """End the subscription permanently, and drop the pattern if it was defined for it.
+
+        Returns the last tick of each stream. Raises `TimeoutError` after `timeout` seconds.
+        """
         awaited = f"the end of pattern {self.pattern_id!r}"
         return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
 
@@ -168,7 +179,7 @@ class BlockingPatternSubscription:
 
 
 class BlockingPatternUser:
-    """What a client that waits offers about patterns; a part of `BlockingClient`."""
+    """The pattern methods of `BlockingClient`."""
 
     _loop: LoopThread
     _real: Client
@@ -185,7 +196,11 @@ class BlockingPatternUser:
         timeout: float | None = None,
         batch: int = _BATCH_MATCHES,
     ) -> BlockingPatternSubscription:
-        """Subscribe to the matches of a pattern; returns when it is detected."""
+        """Define a pattern and subscribe to its matches.
+
+        Returns when the pattern is being detected. The arguments are those of
+        `Client.subscribe_pattern`; `batch` is the number of matches to fetch at a time.
+        """
         work = self._real.subscribe_pattern(
             pattern,
             durable=durable,
@@ -207,14 +222,14 @@ class BlockingPatternUser:
         new: bool = False,
         timeout: float | None = None,
     ) -> None:
-        """Have a pattern detected under this id, from now on."""
+        """Define a pattern under this id. See `Client.define_pattern`."""
         work = self._real.define_pattern(
             pattern_id, pattern, placement=placement, lasts_s=lasts_s, new=new, timeout=timeout
         )
         self._loop.wait(work)
 
     def drop_pattern(self, pattern_id: str, *, timeout: float | None = None) -> None:
-        """Have a pattern detected no more."""
+        """Drop a pattern. See `Client.drop_pattern`."""
         self._loop.wait(self._real.drop_pattern(pattern_id, timeout=timeout))
 
     def matches(
@@ -229,7 +244,10 @@ class BlockingPatternUser:
         must_exist: bool = False,
         batch: int = _BATCH_MATCHES,
     ) -> BlockingPatternSubscription:
-        """Subscribe to the matches of a pattern that is there, or will be."""
+        """Subscribe to the matches of a pattern by its id. See `Client.matches`.
+
+        `batch` is the number of matches to fetch at a time.
+        """
         work = self._real.matches(
             pattern_id,
             durable=durable,
@@ -246,36 +264,40 @@ _BATCH_EVENTS = 256
 
 
 class BlockingSubscription:
-    """A subscription to be read with `for`. See the rules at the top of this module."""
+    """A subscription to be read with a `for` loop. See rule 3 at the top of this module."""
 
     def __init__(self, loop: LoopThread, subscription: Subscription, batch: int) -> None:
         self._loop = loop
         self._real = subscription
         self._batch = batch
-        self._here: list[Received] = []
+        self._fetched: list[Received] = []
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the subscription."""
         return self._real.name
 
     @property
     def was_resumed(self) -> bool:
-        """Whether it is a durable one that existed: `since` has said nothing then."""
+        """Whether the subscription is durable and existed before; `since` was ignored then."""
         return self._real.was_resumed
 
     @property
     def started(self) -> Mapping[str, int]:
-        """Stream → from this tick on every match is given."""
+        """Stream → the tick from which on every match is delivered."""
         return self._real.started
 
     @property
     def positions(self) -> Mapping[str, int]:
-        """Stream → the application has dealt with every match up to this tick."""
+        """Stream → the tick up to which the application has processed every match."""
         return self._real.positions
 
     def wait_started(self, *streams: str, timeout: float | None = None) -> None:
-        """Wait until it has started on these streams, or (without names) on any."""
+        """Wait until the subscription has started on these streams, or on any stream if none is
+        named.
+
+        Streams have the names of their brokers. Raises `TimeoutError` after `timeout` seconds.
+        """
         work = self._real.wait_started(*streams)
         self._loop.wait(work, timeout, f"the start of subscription {self.name!r}")
 
@@ -289,17 +311,21 @@ class BlockingSubscription:
         return received
 
     def get(self, timeout: float | None = None) -> Received | None:
-        """The next event; None after the end. `TimeoutError` if none comes in time."""
+        """Return the next event, or None if the subscription has ended.
+
+        Raises `TimeoutError` if no event arrives within `timeout` seconds, `WithheldError` for a
+        range that will not be delivered, and `SubscriptionCutError` if the subscription was cut.
+        """
         return self._next(timeout)
 
     def _next(self, timeout: float | None) -> Received | None:
-        if not self._here:
-            self._here = self._loop.wait(self._fetch(timeout))
-            self._here.reverse()
-        return self._here.pop() if self._here else None
+        if not self._fetched:
+            self._fetched = self._loop.wait(self._fetch(timeout))
+            self._fetched.reverse()
+        return self._fetched.pop() if self._fetched else None
 
     async def _fetch(self, within_s: float | None) -> list[Received]:
-        # The limit is kept inside of the loop, so that nothing is taken that nobody gets.
+        # The timeout applies inside the loop: a cancelled wait must not consume anything.
         try:
             async with asyncio.timeout(within_s):
                 return await self._real.get_batch(self._batch)
@@ -308,11 +334,14 @@ class BlockingSubscription:
             raise TimeoutError(f"{awaited} did not come within {within_s:g} s") from None
 
     def ack(self, received: Received | None = None) -> None:
-        """Everything given so far is dealt with; or everything of a stream up to this event."""
+        """Acknowledge every event returned so far, or those of one stream up to `received`."""
         self._loop.wait(self._real.ack(received))
 
     def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
-        """End it, for good."""
+        """End the subscription permanently.
+
+        Returns the last tick of each stream. Raises `TimeoutError` after `timeout` seconds.
+        """
         awaited = f"the end of subscription {self.name!r}"
         return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
 
@@ -321,7 +350,10 @@ class BlockingSubscription:
 
 
 class BlockingClient(BlockingPatternUser):
-    """One client of a network, for programs that wait. Made by `connect_blocking`."""
+    """A client of a network, with blocking calls. Create one with `connect_blocking`.
+
+    Use it as a context manager, or call `close` when done. Any thread may use it.
+    """
 
     def __init__(self, loop: LoopThread, client: Client) -> None:
         self._loop = loop
@@ -329,31 +361,40 @@ class BlockingClient(BlockingPatternUser):
 
     @property
     def name(self) -> str:
-        """The client's name."""
+        """The name of the client."""
         return self._real.name
 
     @property
     def broker(self) -> str:
-        """The broker where the subscriptions are."""
+        """The broker that serves the subscriptions."""
         return self._real.broker
 
     def origin_of(self, event_id: EventId) -> str:
-        """The broker that an event of this client went to; "" for an event of somebody else."""
+        """Return the broker that an event of this client was sent to.
+
+        Returns "" for an event of another client.
+        """
         return self._real.origin_of(event_id)
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to `broker`."""
+        """Whether the client is connected to `broker` now."""
         return self._real.is_connected
 
     def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
-        """Publish an event; returns its id when it is safe in its origin's log."""
+        """Publish an event and wait until it is durable in its origin's log. See
+        `Client.publish`.
+        """
         return self._loop.wait(self._real.publish(attributes, **how))
 
     def publish_soon(
         self, attributes: Attributes, **how: Unpack[PublishOptions]
     ) -> concurrent.futures.Future[EventId]:
-        """Publish an event; the future is done when it is safe. Waits for room if need be."""
+        """Queue an event and return a future for its id.
+
+        The future completes when the event is durable. The call itself waits only while too many
+        events are unconfirmed.
+        """
         return self._loop.wait(self._soon(attributes, **how))
 
     async def _soon(
@@ -362,21 +403,28 @@ class BlockingClient(BlockingPatternUser):
         promise = await self._real.publish_soon(attributes, **how)
         outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
         outcome.set_running_or_notify_cancel()
-        promise.add_done_callback(lambda done: _copy(done, outcome))
+        promise.add_done_callback(lambda done: _copy_outcome(done, outcome))
         return outcome
 
     def publish_many(
         self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
     ) -> list[EventId]:
-        """Publish events in this order; returns their ids when all are safe."""
+        """Publish events in order and wait until all of them are durable. See
+        `Client.publish_many`.
+        """
         return self._loop.wait(self._real.publish_many(list(events), **how))
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything that was published is confirmed, or has failed."""
+        """Wait until every published event is confirmed or has failed.
+
+        Raises `TimeoutError` after `timeout` seconds.
+        """
         self._loop.wait(self._real.flush(), timeout, "the confirmation of all events")
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
-        """Publish only events that match this filter, or another advertised one, from now on."""
+        """Announce that this client publishes only events that match `filter`. See
+        `Client.advertise`.
+        """
         return self._loop.wait(self._advertise(filter))
 
     async def _advertise(self, filter: str | FilterSource) -> Advertisement:
@@ -397,7 +445,11 @@ class BlockingClient(BlockingPatternUser):
         wait: bool = True,
         batch: int = _BATCH_EVENTS,
     ) -> BlockingSubscription:
-        """Subscribe; returns when it has started at the own broker."""
+        """Subscribe to the events that match `filter`.
+
+        Returns when the subscription has started on this client's own broker. The arguments are
+        those of `Client.subscribe`; `batch` is the number of events to fetch at a time.
+        """
         work = self._real.subscribe(
             filter,
             durable=durable,
@@ -415,13 +467,13 @@ class BlockingClient(BlockingPatternUser):
     def request(
         self, attributes: Attributes, *, timeout: float = 10.0, **how: Unpack[PublishOptions]
     ) -> Received:
-        """Publish a request, and return the first reply."""
+        """Publish a request and return the first reply. See `Client.request`."""
         return self._loop.wait(self._real.request(attributes, timeout=timeout, **how))
 
     def reply(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
-        """Answer a request: only the client that published it gets the answer."""
+        """Reply to a request. Only the client that published the request receives the reply."""
         return self._loop.wait(self._real.reply(received, attributes, **how))
 
     def stage(
@@ -432,7 +484,7 @@ class BlockingClient(BlockingPatternUser):
         timeout: float | None = None,
         at: str = "",
     ) -> int:
-        """Bring events for a later commit; returns how many when all are safe at the broker."""
+        """Stage events for a later commit. See `Client.stage`."""
         return self._loop.wait(self._real.stage(token, list(events), timeout=timeout, at=at))
 
     def commit(
@@ -445,18 +497,22 @@ class BlockingClient(BlockingPatternUser):
         timeout: float | None = None,
         at: str = "",
     ) -> Batch:
-        """Make what is staged with these tokens a batch; returns when it is in the stream."""
+        """Commit staged events as one batch of a sink. See `Client.commit`."""
         work = self._real.commit(
             sink=sink, query=query, batch=batch, tokens=tokens, timeout=timeout, at=at
         )
         return self._loop.wait(work)
 
     def discard(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that nobody will commit these tokens."""
+        """Tell the broker to discard the events staged under these tokens. See `Client.discard`."""
         self._loop.wait(self._real.discard(tokens))
 
     def close(self) -> None:
-        """Wait for confirmations for a while, acknowledge what is dealt with, and leave."""
+        """Close the client and stop its thread.
+
+        Waits up to `close_within_s` for confirmations, acknowledges the processed events and
+        disconnects.
+        """
         if not self._real.is_closed:
             self._loop.wait(self._real.close())
         self._loop.stop()
@@ -486,7 +542,10 @@ def connect_blocking(
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> BlockingClient:
-    """Connect to a network, as `connect` does, from a program without an event loop."""
+    """Connect to a network from a program without an event loop.
+
+    The arguments and errors are those of `connect`.
+    """
     loop = LoopThread()
     work = connect(
         *addresses,
@@ -505,7 +564,9 @@ def connect_blocking(
         raise
 
 
-def _copy(done: "asyncio.Future[EventId]", outcome: concurrent.futures.Future[EventId]) -> None:
+def _copy_outcome(
+    done: "asyncio.Future[EventId]", outcome: concurrent.futures.Future[EventId]
+) -> None:
     if done.cancelled():
         outcome.set_exception(ClosedError("the client is closed"))
         return

@@ -1,17 +1,21 @@
-"""The client: publish, subscribe, request, from a program with an event loop.
+"""The asynchronous client: publish, subscribe and send requests from an asyncio program.
 
     async with await anabranch.connect("127.0.0.1:4100", "127.0.0.1:4200", name="till-3") as client:
         await client.publish({"symbol": "IBM", "price": 12.5})
         async for received in await client.subscribe("price > 10", durable="orders"):
             print(received["symbol"])
 
-A client has a name, which is unique in the network: events carry it, durable subscriptions belong
-to it, and of two connections with one name at a broker the later one stays. A client without a name
-gets a unique one; it cannot have durable subscriptions, because nobody could come back to them.
+A client has a name that is unique in the network. Events carry it and durable subscriptions belong
+to it. If two connections use the same name at one broker, the later one replaces the earlier one. A
+client that connects without a name gets a random one; it cannot own durable subscriptions, because
+no later process could resume them.
 
-The work is done by parts: `roaming` knows the brokers, `outbox` the events that are not confirmed,
-`subscriptions` what was subscribed, `patterns` what is detected; this module joins them and is what
-applications see. It belongs to one event loop; from other threads use `blocking`.
+The client consists of parts: `BrokerConnections` keeps it connected, `Outbox` holds unconfirmed
+events, `Subscriptions` holds the subscriptions and `Patterns` the patterns. This module joins them
+into the API that applications use.
+
+A client belongs to one event loop and is not thread-safe. Programs without an event loop, and
+programs with several threads, use `blocking`.
 """
 
 import asyncio
@@ -76,7 +80,12 @@ Attributes = Event | Mapping[str, Value]
 
 
 class Client(BatchWriter, LogReader, PatternUser):
-    """One client of a network. Made by `connect`. See the top of this module."""
+    """A client of a network. Create one with `connect`.
+
+    Use it as an async context manager, or call `close` when done. The client reconnects by itself:
+    when its broker fails it moves to the next address, takes its subscriptions along and resends
+    unconfirmed events.
+    """
 
     def __init__(
         self,
@@ -114,46 +123,55 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._requests = Requests(self._open_inbox)
         self._subscription_count = 0
 
-    # -- what is known of it --------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def broker(self) -> str:
-        """The broker where the subscriptions are, or were before the connection was lost."""
+        """The broker that serves the subscriptions, or served them before the connection was
+        lost.
+        """
         return "" if self._roaming.home is None else self._roaming.home.broker
 
     @property
     def origin(self) -> str:
-        """The broker that events go to."""
+        """The broker that receives the client's events. It differs from `broker` only after a move,
+        until every event sent to the old broker is confirmed.
+        """
         return "" if self._roaming.origin is None else self._roaming.origin.broker
 
     def origin_of(self, event_id: EventId) -> str:
-        """The broker that an event of this client went to; "" for an event of somebody else."""
+        """Return the broker that an event of this client was sent to.
+
+        Returns "" for an event of another client.
+        """
         return self._outbox.origin_of(event_id)
 
     @property
     def network(self) -> str:
-        """The network it is in."""
+        """The name of the network that the client is connected to."""
         return self._roaming.network
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection to `broker`."""
+        """Whether the client is connected to `broker` now."""
         home = self._roaming.home
         return home is not None and home.is_connected
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether the client is closed. A closed client cannot be used again."""
         return self._closed is not None
 
     @property
     def unconfirmed(self) -> int:
-        """Events that were published and are not confirmed."""
+        """The number of published events that are not confirmed yet."""
         return len(self._outbox)
 
     @property
     def refusal(self) -> str:
-        """Why the origin takes no events at the moment, for example a full disk; "" if it does."""
+        """Why the origin currently refuses events, for example a full disk; "" if it accepts them.
+        The client keeps retrying.
+        """
         return self._outbox.refusal
 
     def __repr__(self) -> str:
@@ -162,13 +180,25 @@ class Client(BatchWriter, LogReader, PatternUser):
     # -- publishing -----------------------------------------------------------------------------
 
     async def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
-        """Publish an event; returns its id when it is safe in its origin's log."""
+        """Publish an event and wait until it is durable in its origin's log.
+
+        `attributes` is a mapping from names to values, or a complete `Event`. The keywords are
+        those of `PublishOptions`; an `Event` takes none.
+
+        Returns the event's id. Raises `EventError` if the event is invalid, `NotAdvertisedError` if
+        it matches none of the client's advertisements, `PublishRefusedError` if the origin will
+        never accept it, `PublishUnknownError` if its outcome cannot be determined, and `ClockError`
+        if this machine's clock is too far behind.
+        """
         return await (await self.publish_soon(attributes, **how))
 
     async def publish_soon(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> Promise:
-        """Publish an event; returns a future that is done when the event is safe.
+        """Queue an event and return a future for its id.
 
-        Waits only while too many events are unconfirmed."""
+        The future completes when the event is durable in its origin's log, and fails with the
+        errors of `publish`. The call itself waits only while `unconfirmed_max` events or
+        `unconfirmed_bytes_max` bytes are unconfirmed.
+        """
         event = compose(attributes, self._limits, **how)
         self._advertisements.check(event)
         promise = self._outbox.accept(event)
@@ -177,9 +207,11 @@ class Client(BatchWriter, LogReader, PatternUser):
     async def publish_many(
         self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
     ) -> list[EventId]:
-        """Publish events in this order; returns their ids when all are safe.
+        """Publish events in order and wait until all of them are durable.
 
-        If some fail, the first failure is raised when the outcome of all is known."""
+        Returns their ids in the same order. If some fail, waits for the outcome of all of them,
+        then raises the first failure. The keywords apply to every event.
+        """
         promises = [await self.publish_soon(attributes, **how) for attributes in events]
         outcomes = await asyncio.gather(*promises, return_exceptions=True)
         for outcome in outcomes:
@@ -188,11 +220,16 @@ class Client(BatchWriter, LogReader, PatternUser):
         return [outcome for outcome in outcomes if isinstance(outcome, EventId)]
 
     async def flush(self) -> None:
-        """Wait until everything that was published is confirmed, or has failed."""
+        """Wait until every published event is confirmed or has failed."""
         await self._outbox.wait_until_empty()
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
-        """Publish only events that match this filter, or another advertised one, from now on."""
+        """Announce that this client publishes only events that match `filter`.
+
+        From then on `publish` refuses events that match none of the client's advertisements with
+        `NotAdvertisedError`. A client without advertisements may publish anything. Call `withdraw`
+        on the result to take the advertisement back.
+        """
         return self._advertisements.add(read_filter(filter, self._limits))
 
     # -- subscribing ----------------------------------------------------------------------------
@@ -211,12 +248,31 @@ class Client(BatchWriter, LogReader, PatternUser):
         must_exist: bool = False,
         wait: bool = True,
     ) -> Subscription:
-        """Subscribe; returns when it has started at the own broker, so that what this client
-        publishes next is seen. Without `wait`, returns when the broker has the subscription.
+        """Subscribe to the events that match `filter`.
 
-        With `durable`, a name that is unique in the network, it outlives this client; if it exists,
-        this comes back to it: `since` says nothing then, and `was_resumed` is true. `new` says that
-        it does not exist yet, and asks nobody; `must_exist` refuses to make it."""
+        Returns when the subscription has started on this client's own broker, so that it sees the
+        events that this client publishes next. With `wait=False`, returns as soon as the broker has
+        accepted the subscription.
+
+        - `durable`: A name, unique in the network, under which the subscription outlives this
+          client. If it exists, it is resumed: `since` is ignored and `was_resumed` is true.
+          Requires a named client.
+        - `quality`: "reliable" delivers every match or reports it as withheld; "best-effort" skips
+          events when it cannot keep up.
+        - `since`: Where to start: "now", "beginning", a datetime with a time zone, nanoseconds
+          since 1970, or a mapping from streams to ticks.
+        - `window`: The number of unacknowledged events to hold here; the default is
+          `ClientOptions.window`.
+        - `manual_ack`: Acknowledge with `Subscription.ack` only. Otherwise an event is acknowledged
+          when the next one is requested.
+        - `on_withheld`: A function to call with each `Withheld` range, instead of raising
+          `WithheldError`.
+        - `new`: State that the durable subscription does not exist, which saves the lookup.
+        - `must_exist`: Fail instead of creating a durable subscription that does not exist.
+
+        Raises `FilterError` if the filter is invalid, `LocalError` if the arguments contradict each
+        other, and `SubscriptionRefusedError` if the broker refuses.
+        """
         self._check_open()
         check_existence(durable, new, must_exist)
         if durable is not None:
@@ -234,22 +290,23 @@ class Client(BatchWriter, LogReader, PatternUser):
             is_new=new,
             must_exist=must_exist,
         )
-        made = self._subscriptions.subscribe(wish, on_withheld)
+        subscription = self._subscriptions.subscribe(wish, on_withheld)
         try:
-            await made.wait_until_it_stands()
+            await subscription.wait_until_it_stands()
             if wait and wish.quality != "best-effort":
-                await self._wait_started(made)
+                await self._wait_started(subscription)
         except asyncio.CancelledError:
-            self._subscriptions.withdraw(made)
+            self._subscriptions.withdraw(subscription)
             raise
-        return made
+        return subscription
 
-    async def _wait_started(self, made: Subscription) -> None:
-        """Wait for the start at the own broker, which takes as long as a sync; not for ever, since
-        a broker whose disk is full cannot start anything."""
+    async def _wait_started(self, subscription: Subscription) -> None:
+        """Wait until the subscription has started at this client's broker, which takes one fsync.
+        The wait is bounded: a broker whose disk is full cannot start a subscription.
+        """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._options.start_within_s):
-                await made.wait_started(self.broker)
+                await subscription.wait_started(self.broker)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -260,15 +317,23 @@ class Client(BatchWriter, LogReader, PatternUser):
         timeout: float = 10.0,  # noqa: ASYNC109 - it bounds several steps, and its error says so
         **how: Unpack[PublishOptions],
     ) -> Received:
-        """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
+        """Publish a request and return the first reply.
+
+        `timeout` is in seconds and covers all steps, including opening the client's inbox. The
+        keywords are those of `PublishOptions`. Raises `RequestTimeoutError` if no reply arrives in
+        time, and `EventError` if given an `Event` instead of attributes.
+        """
         if isinstance(attributes, Event):
-            raise EventError("a request is given as attributes, not as an event made before")
+            raise EventError("a request takes attributes, not an Event; pass a mapping")
         return await self._requests.ask(self.publish, attributes, timeout, how)
 
     async def reply(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
-        """Answer a request: only the client that published it gets the answer."""
+        """Reply to a request. Only the client that published the request receives the reply.
+
+        Returns the id of the reply, once it is durable.
+        """
         requester = received.id.publisher
         how["correlation_id"] = received.event.control.correlation_id
         how["destinations"] = (requester,)
@@ -279,10 +344,14 @@ class Client(BatchWriter, LogReader, PatternUser):
         await inbox.wait_started(self.broker)
         return inbox
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for confirmations for a while, acknowledge what is dealt with, and leave."""
+        """Close the client.
+
+        Waits up to `close_within_s` for confirmations, acknowledges the processed events and
+        disconnects. Durable subscriptions stay in the network; all others end.
+        """
         if self._closed is not None:
             return
         try:
@@ -296,7 +365,9 @@ class Client(BatchWriter, LogReader, PatternUser):
         await self._roaming.wait_until_left()
 
     def abandon(self, why: ClosedError) -> None:
-        """Leave at once, waiting for nothing."""
+        """Close the client immediately, without waiting for confirmations or acknowledging
+        events.
+        """
         self._end(why, None)
 
     def _end(self, why: ClosedError, failure: ClosedError | None) -> None:
@@ -330,14 +401,16 @@ class Client(BatchWriter, LogReader, PatternUser):
     ) -> None:
         await self.close()
 
-    # -- for the parts --------------------------------------------------------------------------
+    # -- called by the parts --------------------------------------------------------------------
 
     def _next_incarnation(self, floor: int) -> int:
-        """Higher than any before: by the clock, and by what this client remembers. `ClockError`
-        if that leads the clock by too much."""
+        """Return an incarnation above every earlier one, according to the clock, `floor` and the
+        state directory. Raises `ClockError` if that leads the clock by more than
+        `incarnation_lead_s`.
+        """
         time_ns, lead_s = time.time_ns(), self._options.incarnation_lead_s
-        kept = 0 if self._state is None else self._state.incarnation
-        last = max(self._incarnation, floor, kept)
+        persisted = 0 if self._state is None else self._state.incarnation
+        last = max(self._incarnation, floor, persisted)
         if last >= time_ns + int(lead_s * 1e9):
             raise ClockError(self.name, last, time_ns, lead_s)
         least = max(time_ns, last + 1)
@@ -345,20 +418,20 @@ class Client(BatchWriter, LogReader, PatternUser):
         return self._incarnation
 
     def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
-        """There is a home again."""
+        """Move the subscriptions to a new home."""
         self._subscriptions.arriving(old, new)
         self._fetches.moved()
         self._patterns.moved()
 
     def publisher_moved(self) -> None:
-        """Events go to the home from now on."""
+        """Send events to the new origin from now on."""
         assert self._roaming.origin is not None
         self._advertisements.tell()
         self._outbox.move_to(self._roaming.origin)
         self._outbox.pump()
 
     def connected(self, uplink: BrokerConnection, effects: SessionEffects) -> None:
-        """There is a connection."""
+        """Resume on a new connection."""
         self._subscriptions.connected(uplink)
         uplink.perform(effects)
         self._outbox.connected(uplink)
@@ -366,7 +439,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._patterns.connected(uplink)
 
     def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
-        """A session has news."""
+        """Route an effect of a session to the part that it concerns."""
         if isinstance(effect, DeliverToApplication):
             if uplink is self._roaming.home:
                 self._subscriptions.deliver(effect)
@@ -382,7 +455,7 @@ class Client(BatchWriter, LogReader, PatternUser):
                 uplink.is_spent = True
                 self._batches.abandon(uplink, effect.reason)
                 self._roaming.settle_publisher()
-                uplink.cut("the publisher begins anew")
+                uplink.cut("the publisher starts a new session")
         elif isinstance(effect, TellCut) and not effect.subscription:
             if effect.code == REPLACED:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
@@ -398,17 +471,17 @@ class Client(BatchWriter, LogReader, PatternUser):
             self._subscriptions.hear(effect)
 
     def progressed(self, uplink: BrokerConnection, frame: AnyClientFrame) -> None:
-        """A frame was dealt with."""
+        """Note the progress that a processed frame has made."""
         if uplink is self._roaming.home:
             self._subscriptions.progressed(frame)
 
     def settled(self, uplink: BrokerConnection) -> None:
-        """What came together was dealt with."""
+        """Finish a group of frames that were received together."""
         if uplink is self._roaming.home:
             self._subscriptions.settled()
 
     def lost(self, uplink: BrokerConnection, reason: str) -> None:
-        """A connection is gone."""
+        """React to a lost connection."""
         if self._closed is None:
             self._roaming.note_lost(uplink, reason)
             self._fetches.lost(uplink)
@@ -417,13 +490,6 @@ class Client(BatchWriter, LogReader, PatternUser):
             if uplink is not self._roaming.home:
                 uplink.session.disconnected(asyncio.get_running_loop().time())
             self._roaming.lost(uplink)
-
-
-# How an application gets a client: `connect`.
-#
-# Everything that can be seen to be wrong without asking anybody (an address, a name, a state
-# directory that is in use, plaintext to another machine) is a `LocalError` at once; that no broker
-# answers is a `ConnectError` after `connect_within_s`.
 
 
 async def connect(
@@ -436,15 +502,23 @@ async def connect(
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Client:
-    """Connect to a network through any of these brokers; returns when one of them has answered.
+    """Connect to a network through any of the given brokers.
 
-    addresses   where brokers listen for clients, as host:port; the client moves when one dies
-    name        unique in the network; needed for durable subscriptions
-    network     the network that must be met there; "" takes any
-    tls         a context, or the file with the certificate of the network's authority; needed if a
-                broker is on another machine, unless False says that anybody may read along
-    state       a directory in which the client remembers where it was when it starts again
-    trace       a file to which everything the client was told is appended, for the checker
+    Returns when one of them has completed the handshake.
+
+        addresses   brokers' client ports, as host:port; the client fails over between them
+        name        the client's name, unique in the network; required for durable subscriptions
+        network     the network to expect; "" accepts any
+        tls         an SSLContext, or the path of the network's CA certificate; required if a broker
+                    is on another machine, unless False explicitly allows plaintext
+        state       a directory in which the client persists its position across restarts
+        trace       a file to which the client appends everything it observes, for the checker
+        options     timeouts and limits of the client
+        limits      limits on names, events and frames
+
+    Raises `LocalError` at once for mistakes that need no broker to detect: an invalid address or
+    name, a state directory in use, plaintext to another machine. Raises `ConnectError` if no broker
+    answers within `connect_within_s`.
     """
     if not addresses:
         raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
@@ -454,21 +528,27 @@ async def connect(
     default_name = f"anonymous-{secrets.token_hex(8)}"
     if name is not None:
         check_client_name(name, "name", limits.name_bytes_max)
-    kept = None if state is None else ClientState(Path(state), name, default_name)
-    own_name = kept.name if kept is not None else (name or default_name)
-    written = None
+    persisted = None if state is None else ClientState(Path(state), name, default_name)
+    client_name = persisted.name if persisted is not None else (name or default_name)
+    trace_file = None
     try:
-        written = None if trace is None else Trace(Path(trace))
+        trace_file = None if trace is None else Trace(Path(trace))
         roaming = BrokerConnections(
-            parsed, name=own_name, network=network, tls=context, options=options, limits=limits
+            parsed, name=client_name, network=network, tls=context, options=options, limits=limits
         )
-        is_named = name is not None or kept is not None
+        is_named = name is not None or persisted is not None
         client = Client(
-            roaming, own_name, is_named, options=options, limits=limits, state=kept, trace=written
+            roaming,
+            client_name,
+            is_named,
+            options=options,
+            limits=limits,
+            state=persisted,
+            trace=trace_file,
         )
     except BaseException:
-        if kept is not None:
-            kept.close()
+        if persisted is not None:
+            persisted.close()
         raise
     roaming.begin(client, client)
     try:

@@ -1,25 +1,25 @@
-"""What can go wrong for a client, told apart by what the application can do about it.
+"""The errors of a client, grouped by what the application can do about them.
 
-    ConnectError                no broker of the addresses could be reached; check them
-    ClosedError                 the client is closed, by the application or by what the text says
-    PublishRefusedError         the event will never be in the log; publish another one
-    PublishUnknownError         nobody can say any more whether the event is in the log
-    ClockError                  this machine's clock is far behind what was published before; set it
-    NotAdvertisedError          the event is outside of what this client advertised
-    SubscriptionRefusedError    the broker does not grant the subscription
-    SubscriptionCutError        the subscription is over; a durable one can be taken up again
-    WithheldError               some ticks will not come; reading on continues after them
-    RequestTimeoutError         no reply came in time
-    BatchRefusedError           the broker does not stage or commit this; `code` says what to do
+    ConnectError                no broker could be reached; check the addresses
+    ClosedError                 the client is closed; the text gives the reason
+    PublishRefusedError         the event will never be in the log; correct it and publish again
+    PublishUnknownError         the event may or may not be in the log
+    ClockError                  this machine's clock is behind earlier incarnations; set the clock
+    NotAdvertisedError          the event matches none of the client's advertisements
+    SubscriptionRefusedError    the broker refused the subscription
+    SubscriptionCutError        the subscription is over; a durable one can be resumed
+    WithheldError               some ticks will not be delivered; reading continues after them
+    RequestTimeoutError         no reply arrived in time
+    BatchRefusedError           the broker refused to stage or commit; `code` gives the reason
     BatchUnknownError           the broker has not answered; commit the same batch again
-    PatternRefusedError         the broker does not define or drop a pattern; its reason says why
-    PatternUnknownError         no broker has answered; ask for the same again
-    FetchRefusedError           the broker does not give out what was asked for
-    TicksNotKeptError           ... because the log begins later; `oldest` says where
-    FetchCutError               the client is at another broker than the one it read from
+    PatternRefusedError         the broker refused to define or drop a pattern
+    PatternUnknownError         no broker has answered; repeat the call
+    FetchRefusedError           the broker refused the fetch
+    TicksNotKeptError           ... because the log starts later, at `oldest`
+    FetchCutError               the client has moved away from the broker it was reading from
 
-All are `AnabranchError`; what is wrong with an event, a filter or a pattern is an `EventError`, a
-`FilterError` or a `PatternError`, as everywhere.
+All of them are `AnabranchError`. Invalid events, filters and patterns raise `EventError`,
+`FilterError` and `PatternError` (`model.errors`).
 """
 
 from anabranch.model.errors import AnabranchError, LocalError
@@ -28,7 +28,7 @@ from anabranch.model.instants import utc_text
 
 
 class ClientError(AnabranchError):
-    """Something a client could not do."""
+    """An operation of a client failed."""
 
 
 class ConnectError(ClientError, ConnectionError):
@@ -40,7 +40,7 @@ class ClosedError(ClientError):
 
 
 class PublishRefusedError(ClientError):
-    """The origin will never take this event."""
+    """The origin refused the event and will never accept it."""
 
     def __init__(self, event_id: EventId, reason: str) -> None:
         super().__init__(f"event {event_id} was refused: {reason}")
@@ -49,16 +49,16 @@ class PublishRefusedError(ClientError):
 
 
 class PublishUnknownError(ClientError):
-    """Whether this event is in the log cannot be known; it will not be sent again."""
+    """The event may or may not be in the log. The client does not resend it."""
 
     def __init__(self, event_id: EventId, reason: str) -> None:
-        super().__init__(f"event {event_id} may be published or not: {reason}")
+        super().__init__(f"event {event_id} may or may not be published: {reason}")
         self.event_id = event_id
         self.reason = reason
 
 
 class ClockError(ClientError):
-    """No new incarnation can begin by this machine's clock; the event was not sent."""
+    """This machine's clock does not allow a new incarnation. The event was not sent."""
 
     def __init__(self, client: str, last: int, time_ns: int, lead_s: float) -> None:
         super().__init__(
@@ -69,11 +69,11 @@ class ClockError(ClientError):
 
 
 class NotAdvertisedError(LocalError):
-    """The event matches no advertisement of the client that publishes it."""
+    """The event matches none of the client's advertisements."""
 
 
 class SubscriptionRefusedError(ClientError):
-    """The broker does not grant a subscription."""
+    """The broker refused a subscription."""
 
     def __init__(self, subscription: str, reason: str) -> None:
         super().__init__(f"subscription {subscription!r} was refused: {reason}")
@@ -82,7 +82,7 @@ class SubscriptionRefusedError(ClientError):
 
 
 class SubscriptionCutError(ClientError):
-    """A subscription is over although the application did not end it."""
+    """A subscription ended without a request of the application."""
 
     def __init__(self, subscription: str, reason: str) -> None:
         super().__init__(f"subscription {subscription!r} was cut: {reason}")
@@ -91,12 +91,12 @@ class SubscriptionCutError(ClientError):
 
 
 class WithheldError(ClientError):
-    """Matches may have been in these ticks, and will not come."""
+    """These ticks may contain matches that will not be delivered."""
 
     def __init__(self, subscription: str, stream: str, first: int, last: int, reason: str) -> None:
         super().__init__(
-            f"subscription {subscription!r} does not get ticks {first} to {last}"
-            f" of stream {stream!r}: {reason}"
+            f"ticks {first} to {last} of stream {stream!r} are withheld from subscription"
+            f" {subscription!r}: {reason}"
         )
         self.subscription = subscription
         self.stream = stream
@@ -106,11 +106,11 @@ class WithheldError(ClientError):
 
 
 class RequestTimeoutError(ClientError, TimeoutError):
-    """Nobody replied in time."""
+    """No reply arrived in time."""
 
 
 class BatchRefusedError(ClientError):
-    """The broker does not stage or commit something; nothing has changed there."""
+    """The broker refused to stage or commit. Nothing has changed there."""
 
     def __init__(self, what: str, reason: str, code: str) -> None:
         super().__init__(f"{what} was refused: {reason}")
@@ -121,26 +121,26 @@ class BatchRefusedError(ClientError):
 
 
 class BatchUnknownError(ClientError, TimeoutError):
-    """The broker has not answered in time, or never will: it has staged or committed, or not."""
+    """The broker has not answered in time. It may or may not have staged or committed."""
 
 
 class PatternRefusedError(ClientError):
-    """The broker does not define or drop a pattern."""
+    """The broker refused to define or drop a pattern."""
 
     def __init__(self, pattern: str, reason: str, code: str) -> None:
         super().__init__(f"pattern {pattern!r} was refused: {reason}")
         self.pattern = pattern
         self.reason = reason
-        #: `unknown` if no broker has it, `busy` if the same may be granted later, or "".
+        #: `unknown` if the pattern does not exist, `busy` if the request may succeed later, or "".
         self.code = code
 
 
 class PatternUnknownError(ClientError, TimeoutError):
-    """No broker has answered in time: a pattern is defined or dropped, or not."""
+    """No broker has answered in time. The pattern may or may not be defined or dropped."""
 
 
 class FetchRefusedError(ClientError):
-    """The broker does not give out what was asked for."""
+    """The broker refused a fetch."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the fetch was refused: {reason}")
@@ -148,21 +148,21 @@ class FetchRefusedError(ClientError):
 
 
 class TicksNotKeptError(FetchRefusedError):
-    """The log does not have the first tick any more."""
+    """The log no longer contains the first tick."""
 
     def __init__(self, reason: str, oldest: int) -> None:
         super().__init__(reason)
-        #: The oldest tick that it has.
+        #: The oldest tick in the log.
         self.oldest = oldest
 
 
 class FetchCutError(ClientError):
-    """A fetch cannot go on, since the client is elsewhere."""
+    """A fetch cannot continue because the client has moved to another broker."""
 
     def __init__(self, stream: str, broker: str) -> None:
         super().__init__(
-            f"the stream of {stream!r} is read there, and the client is at {broker!r} now; connect"
-            f" to {stream!r} alone"
+            f"stream {stream!r} can be read only at its own broker, and the client has moved to"
+            f" {broker!r}; connect to {stream!r} alone"
         )
         self.stream = stream
         self.broker = broker

@@ -1,4 +1,15 @@
-"""How a client behaves where an application may choose. The defaults suit a program on a LAN."""
+"""Options of a client, and the addresses of brokers.
+
+The defaults of `ClientOptions` suit a program on a LAN.
+
+An address is written as `host:port`, for example `127.0.0.1:4100`, `broker-1:4100` or `[::1]:4100`.
+Rules:
+
+1. Every address has a port; there is no default.
+2. An IPv6 address stands in brackets, because its own colons would be mistaken for the port's.
+3. Connections without TLS are allowed only to this machine. Only hosts that always mean this
+   machine count: `localhost`, 127.0.0.0/8 and ::1.
+"""
 
 import ipaddress
 import math
@@ -9,81 +20,87 @@ import msgspec
 from anabranch.core.session.effects import SessionOptions
 from anabranch.model.errors import LocalError
 
-#: Keeps that may be lost before a pattern is dropped.
+#: The number of renewals that may be lost before a pattern expires.
 PATTERN_LASTS = 6
-#: What MessagePack says of a piece of bytes, at most.
+#: The maximum overhead of MessagePack per byte string.
 _ITEM_BYTES = 5
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One value for every choice. Times are in seconds."""
+    """The options of a client. Times are in seconds."""
 
     # -- connecting
-    #: How long `connect` goes on trying before it says that nobody answers.
+    #: How long `connect` retries before it raises `ConnectError`.
     connect_within_s: float = 10.0
-    #: How long one address may take to answer and to greet.
+    #: How long one address may take to connect and complete the handshake.
     dial_within_s: float = 5.0
-    #: Pauses between attempts: doubling from the first to the last, each drawn from 0 to that.
+    #: Back-off between rounds of attempts: doubles from the first to the last value, with full
+    #: jitter.
     pause_first_s: float = 0.05
     pause_last_s: float = 2.0
-    #: A broker that says nothing is asked this often whether it is there,
+    #: The interval of heartbeats to a silent broker.
     heartbeat_s: float = 2.0
-    #: and a connection on which nothing was heard for this long is given up.
+    #: The silence after which a connection is considered dead.
     dead_after_s: float = 8.0
     #: How long `close` waits for confirmations.
     close_within_s: float = 5.0
 
     # -- publishing
-    #: Events, and their bytes, that may wait for confirmation; publishing waits for room then.
+    #: Limits on unconfirmed events and their bytes; `publish` waits while either is reached.
     unconfirmed_max: int = 4_096
     unconfirmed_bytes_max: int = 64 * 1024 * 1024
-    #: Events that may be on the way to the broker without being confirmed.
+    #: The number of events in flight to the broker.
     in_flight_max: int = 1_024
-    #: Events that were sent and not confirmed for this long are sent again.
+    #: Resend an event that is not confirmed after this time.
     resend_after_s: float = 5.0
-    #: How far a new incarnation may lead this machine's clock, where others were higher before.
-    #: Brokers refuse what leads theirs by more than their own `incarnation_lead_s`.
+    #: How far a new incarnation may lead this machine's clock after an earlier process used a
+    #: higher one. Brokers refuse incarnations that lead their clock by more than their own
+    #: `incarnation_lead_s`.
     incarnation_lead_s: float = 86_400.0
 
     # -- batches
-    #: How long `stage` and `commit` wait for their broker.
+    #: The default timeout of `stage` and `commit`.
     batch_within_s: float = 60.0
 
     # -- subscribing
-    #: Events that a subscription may hold here before the application has dealt with them.
+    #: The number of unacknowledged events that a subscription holds in the client.
     window: int = 4_096
-    #: How long `subscribe` waits for the start at the own broker.
+    #: How long `subscribe` waits for the start at the client's own broker.
     start_within_s: float = 5.0
-    #: Acknowledgements are gathered for this long, or until a quarter of the window has arrived.
+    #: Acknowledgements are coalesced for this long, or until a quarter of the window is used.
     ack_after_s: float = 0.05
-    #: The state directory is brought up to date this often, and less often where that takes long.
+    #: The interval of writes to the state directory; longer if the writes are slow.
     keep_every_s: float = 0.05
 
     # -- patterns
-    #: How long `define_pattern`, `drop_pattern` and `subscribe_pattern` wait for their broker.
+    #: The default timeout of `define_pattern`, `drop_pattern` and `subscribe_pattern`.
     pattern_within_s: float = 30.0
-    #: Patterns that end with their client are kept this often, and last `PATTERN_LASTS` times as
-    #: long without that.
+    #: Patterns that end with their client are renewed at this interval. They expire after
+    #: `PATTERN_LASTS` intervals without a renewal.
     pattern_keep_s: float = 10.0
 
     @property
     def pattern_lasts_s(self) -> int:
-        """How long a pattern lasts that ends with its client."""
+        """The time after which a pattern that is not renewed expires."""
         return max(1, math.ceil(self.pattern_keep_s * PATTERN_LASTS))
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait after so many attempts that failed before this one; drawn anew each
-        time, so that not all come back at once."""
+        """Return a random back-off after this many failed attempts.
+
+        The jitter keeps the clients of a failed broker from reconnecting all at once.
+        """
         longest = min(self.pause_last_s, self.pause_first_s * 2 ** min(failures, 20))
         return random.uniform(0.0, longest)
 
     def for_session(self, frame_bytes_max: int) -> SessionOptions:
-        """The part of it that a session wants to know; the broker takes frames of this size."""
-        own = SessionOptions()
-        # What a frame holds takes some bytes each, beside its own.
-        room = max(frame_bytes_max - _ITEM_BYTES * own.frame_events_max, frame_bytes_max // 2)
+        """Return the options of a session with a broker that accepts frames of this size."""
+        defaults = SessionOptions()
+        # Each item of a frame has a few bytes of overhead.
+        usable_bytes = max(
+            frame_bytes_max - _ITEM_BYTES * defaults.frame_events_max, frame_bytes_max // 2
+        )
         return SessionOptions(
-            frame_bytes_max=min(own.frame_bytes_max, room),
+            frame_bytes_max=min(defaults.frame_bytes_max, usable_bytes),
             unconfirmed_max=self.unconfirmed_max,
             unconfirmed_bytes_max=self.unconfirmed_bytes_max,
             in_flight_max=self.in_flight_max,
@@ -95,19 +112,11 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_OPTIONS = ClientOptions()
 
 
-# Addresses of brokers, as people write them: `host:port`, `[::1]:4100`, a name or a number.
-#
-# 1. A port is part of every address; there is no default.
-# 2. An IPv6 address stands in brackets, since its own colons would be taken for the port's.
-# 3. Whether a host is this machine decides if a connection may go without TLS. Only names and
-#    numbers that always mean this machine count: `localhost`, 127.0.0.0/8 and ::1.
-
-
 PORT_MAX = 65_535
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
-    """Where a broker listens for clients."""
+    """The host and port on which a broker listens for clients."""
 
     host: str
     port: int
@@ -117,7 +126,7 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether this is certainly the machine we are on."""
+        """Whether the host is certainly this machine (rule 3 at the top of this module)."""
         if self.host == "localhost":
             return True
         try:
@@ -127,7 +136,7 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_address(text: str) -> Address:
-    """The address that a text says, or a `LocalError` that says what is wrong with it."""
+    """Parse an address; raise `LocalError` with the remedy if it is invalid."""
     host, colon, port = text.strip().rpartition(":")
     if not colon:
         raise LocalError(

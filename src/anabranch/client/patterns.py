@@ -1,4 +1,4 @@
-"""Patterns: subscriptions to events that belong together.
+"""Patterns: subscriptions to combinations of related events.
 
     matches = await client.subscribe_pattern(
         "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 5 s"
@@ -6,22 +6,22 @@
     async for matched in matches:
         print(matched["low"]["price"], matched["high"]["price"])
 
-The brokers detect a pattern, and publish each match as an event (docs/PATTERNS.md). Rules:
+Brokers detect a pattern and publish each match as an event (docs/PATTERNS.md). Rules:
 
-1. What is wrong with a pattern is a `PatternError` with its position, before anything is sent.
-2. `subscribe_pattern` subscribes to the matches first and defines the pattern then, so that none is
-   missed. The pattern has an id of its own and ends with the subscription, or with its client: it
-   is kept (`keeping`) as long as that is there. If it is found to have ended before, reading raises
-   `SubscriptionCutError`. That of a `define_pattern` with `lasts_s` is kept too; nobody reads it
-   here, so its end is a warning in the log.
-3. With `durable` it stays when the client leaves, under that name, and the client comes back to
-   both. It ends with `unsubscribe`.
-4. `define_pattern`, `drop_pattern` and `matches` are the same in pieces: a pattern that is there by
-   itself, for any number of readers.
-5. Canonical text is what brokers compare: whoever defines a pattern that is there with the same
-   meaning, and the same names of parts, is told that it is.
+1. Errors. An invalid pattern raises `PatternError` with the position, before anything is sent.
+2. Ad hoc patterns. `subscribe_pattern` first subscribes to the matches and then defines the
+   pattern, so that no match is missed. The pattern has a random id and ends with its subscription
+   or its client: the client renews it (`PatternRenewal`) until then. If the pattern turns out to
+   have expired, reading raises `SubscriptionCutError`. A pattern defined with `lasts_s` is renewed
+   too; it has no reader here, so its expiry is logged as a warning.
+3. Durable patterns. With `durable`, the pattern and the subscription stay under that name when the
+   client leaves, and the client can resume both. `unsubscribe` ends them.
+4. Shared patterns. `define_pattern`, `drop_pattern` and `matches` offer the same in steps: a
+   pattern that exists by itself, for any number of readers.
+5. Identity. Brokers compare canonical texts. Defining an existing pattern with the same meaning and
+   the same part names succeeds.
 
-State: as of subscriptions; which patterns are kept is lost with the process, and they end.
+State: as for subscriptions. The set of renewed patterns is lost with the process, and they expire.
 """
 
 import asyncio
@@ -62,99 +62,98 @@ from anabranch.model.pattern.match import (
 )
 from anabranch.model.pattern.pattern import Pattern
 
-# What the matches of a pattern give to the application.
-#
-#
-# A match is delivered as one event (`model.pattern.match`); this is what it says. The events
-# that contributed are here as they were published. If together they were more than an event may
-# hold, only their places are: `is_whole` is False then, and they can be fetched from their streams.
-#
-# These are values; they keep no state.
-
 
 class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a match. `event_of_part["price"]` reads an attribute of it."""
+    """An event of a match. `part_event["price"]` reads an attribute."""
 
-    #: The part of the pattern that it stands for.
+    #: The part of the pattern that the event matches.
     part: str
-    #: Its origin's stream, and its place in it.
+    #: The stream of the event's origin, and the event's position in it.
     stream: str
     tick: int
-    #: The origin's clock when it took the event: nanoseconds since 1970 in UTC.
+    #: The origin's clock when it accepted the event: nanoseconds since 1970 in UTC.
     time_ns: int
-    #: As it was published; None if the match is not whole.
+    #: The event as published; None if `Matched.is_whole` is false.
     event: Event | None
 
     def __getitem__(self, name: str) -> Value:
-        return self._here()[name]
+        return self._included()[name]
 
     def get(self, name: str, default: Value | None = None) -> Value | None:
-        """The value of an attribute, or `default` if the event has none of that name."""
-        return self._here().get(name, default)
+        """Return the value of an attribute, or `default` if the event does not have it."""
+        return self._included().get(name, default)
 
-    def _here(self) -> Event:
+    def _included(self) -> Event:
         if self.event is None:
             raise LocalError(
-                f"the match was too large to have its events: fetch tick {self.tick} of stream"
-                f" {self.stream!r}"
+                "the match was too large to include its events; fetch tick"
+                f" {self.tick} of stream {self.stream!r}"
             )
         return self.event
 
 
 class Matched(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A match of a pattern. `matched["low"]` is the first event of that part."""
+    """A match of a pattern. `matched["low"]` is the first event of that part.
 
-    #: The pattern's id.
+    A match is delivered as one event and contains the contributing events as published. If together
+    they exceed the size of an event, the match contains only their streams and ticks: `is_whole` is
+    false, and the events can be fetched from their streams.
+    """
+
+    #: The id of the pattern.
     pattern: str
-    #: All events, in their order.
+    #: The contributing events, in order.
     events: tuple[PartEvent, ...]
-    #: What no other match of the pattern has: its sorted (part, stream, tick).
+    #: Identifies the match within its pattern: its sorted (part, stream, tick) triples.
     identity: Identity
-    #: Whether the events are here, and not their places alone.
+    #: Whether the match contains the events themselves, not only their positions.
     is_whole: bool
-    #: Whether more matches end with the same event, and are left out (`pattern_matches_max`).
+    #: Whether further matches that end with the same event were omitted (`pattern_matches_max`).
     is_cut: bool
-    #: The event that told of it, for its stream, tick and time.
+    #: The notification event, with its stream, tick and time.
     received: Received
 
     @property
     def by_part(self) -> Mapping[str, tuple[PartEvent, ...]]:
-        """Part → its events, in their order, of those that have any."""
+        """The events of each part, in order; parts without events are absent."""
         found: dict[str, tuple[PartEvent, ...]] = {}
-        for each in self.events:
-            found[each.part] = (*found.get(each.part, ()), each)
+        for event in self.events:
+            found[event.part] = (*found.get(event.part, ()), event)
         return found
 
     def __getitem__(self, part: str) -> PartEvent:
-        for each in self.events:
-            if each.part == part:
-                return each
-        parts = ", ".join(dict.fromkeys(each.part for each in self.events))
-        raise KeyError(f"this match has no event of part {part!r}; it has some of {parts}")
+        for event in self.events:
+            if event.part == part:
+                return event
+        parts = ", ".join(dict.fromkeys(event.part for event in self.events))
+        raise KeyError(f"this match has no event of part {part!r}; its parts are {parts}")
 
     def __contains__(self, part: object) -> bool:
-        return any(each.part == part for each in self.events)
+        return any(event.part == part for event in self.events)
 
     @property
     def first_ns(self) -> int:
-        """The time of its first event."""
+        """The time of the first event."""
         return self.events[0].time_ns
 
     @property
     def last_ns(self) -> int:
-        """The time of its last event."""
+        """The time of the last event."""
         return self.events[-1].time_ns
 
 
 def matched_by(received: Received, limits: Limits) -> Matched:
-    """What a notification tells; `RemoteError` if it is none."""
-    told = read_notification(received.event, limits)
+    """Decode the match in a notification; raise `RemoteError` if it is not a notification."""
+    notification = read_notification(received.event, limits)
     return Matched(
-        pattern=told.match.pattern,
-        events=tuple(_part(each, told.is_whole, limits) for each in told.match.contributions),
-        identity=told.match.identity,
-        is_whole=told.is_whole,
-        is_cut=told.match.is_cut,
+        pattern=notification.match.pattern,
+        events=tuple(
+            _part(contribution, notification.is_whole, limits)
+            for contribution in notification.match.contributions
+        ),
+        identity=notification.match.identity,
+        is_whole=notification.is_whole,
+        is_cut=notification.match.is_cut,
         received=received,
     )
 
@@ -171,16 +170,16 @@ def _part(contribution: Contribution, is_whole: bool, limits: Limits) -> PartEve
 
 
 class PatternSubscription:
-    """The matches of a pattern, as the application holds them.
+    """The matches of a pattern: an async iterator of `Matched`.
 
         async for matched in await client.matches("swings", durable="audit"):
             ...
 
-    Round a subscription to the events that tell of matches (`subscription`), with all of its rules:
-    a match is given once and in the order of its stream; it is dealt with when the next one is
-    asked for, or with `ack`; what will not come is told. An event that should tell of a match and
-    cannot be read is a `RemoteError` in its place; it counts as given, and reading goes on after
-    it.
+    It wraps a `Subscription` to the notifications of the pattern and follows all of its rules: a
+    match is delivered once, in the order of its stream; it counts as processed when the next one is
+    requested, or with `ack`; matches that will not be delivered are reported as withheld. A
+    notification that cannot be decoded raises `RemoteError` in its place; it counts as delivered,
+    and reading continues after it.
     """
 
     def __init__(
@@ -190,9 +189,9 @@ class PatternSubscription:
         limits: Limits,
         end: Callable[[], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        #: The subscription to the events that tell of matches.
+        #: The subscription to the notifications.
         self.subscription = subscription
-        #: The pattern's id.
+        #: The id of the pattern.
         self.pattern_id = pattern_id
         self._limits = limits
         self._end = end
@@ -204,16 +203,20 @@ class PatternSubscription:
 
     @property
     def was_resumed(self) -> bool:
-        """Whether it is a durable one that existed."""
+        """Whether the subscription is durable and existed before."""
         return self.subscription.was_resumed
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will arrive."""
+        """Whether the subscription has ended; no more matches will arrive."""
         return self.subscription.is_over
 
     async def wait_started(self, *streams: str) -> None:
-        """Wait until matches of these streams are given; a stream is named like its broker."""
+        """Wait until the subscription has started on these streams, or on any stream if none is
+        named.
+
+        Streams have the names of their brokers.
+        """
         await self.subscription.wait_started(*streams)
 
     def __aiter__(self) -> Self:
@@ -223,30 +226,33 @@ class PatternSubscription:
         return matched_by(await anext(self.subscription), self._limits)
 
     async def get(self) -> Matched:
-        """The next match; `LocalError` if the subscription has ended."""
+        """Return the next match; raise `LocalError` if the subscription has ended."""
         return matched_by(await self.subscription.get(), self._limits)
 
     async def get_batch(self, matches_max: int = 256) -> list[Matched]:
-        """All matches that are there, at least one and at most so many; none after the end."""
+        """Return all available matches: at least one, at most `matches_max`; none after the end."""
         found: list[Matched] = []
 
         def can_be_read(received: Received) -> bool:
             try:
                 found.append(matched_by(received, self._limits))
             except RemoteError:
-                # It comes alone, so that nothing else is lost to who reads.
+                # Returned alone, so that its error does not discard other matches.
                 return False
             return True
 
         batch = await self.subscription.get_batch(matches_max, can_be_read)
-        return found or [matched_by(each, self._limits) for each in batch]
+        return found or [matched_by(received, self._limits) for received in batch]
 
     async def ack(self, matched: Matched | None = None) -> None:
-        """Every match given so far is dealt with; or every one of a stream up to this."""
+        """Acknowledge every match returned so far, or those of one stream up to `matched`."""
         await self.subscription.ack(None if matched is None else matched.received)
 
     async def unsubscribe(self) -> Mapping[str, int]:
-        """End it, for good; and the pattern with it, if it was made for it."""
+        """End the subscription permanently, and drop the pattern if it was defined for it.
+
+        Returns the last tick of each stream.
+        """
         if self._end is not None:
             await self._end()
         return await self.subscription.unsubscribe()
@@ -259,17 +265,19 @@ _log = logging.getLogger("anabranch.client")
 
 
 def read_pattern(pattern: str | Pattern, pattern_id: str, limits: Limits) -> str:
-    """Its canonical text, if it can be detected under this id."""
+    """Return the canonical text of a pattern, after checking that it can be detected under this
+    id.
+    """
     check_pattern_id(pattern_id, limits)
     parsed = Pattern.parse(pattern, limits) if isinstance(pattern, str) else pattern
     scheme = PatternScheme(parsed, pattern_id, limits)
-    # Whether the normal form of what it wants is within the limits shows when it is made.
+    # Computing the normal form of the wanted filter checks it against the limits.
     _ = Filter.parse(wanted_filter(scheme), limits).conjunctions
     return scheme.text
 
 
 class _Subscribe(Protocol):
-    """Makes a subscription, as `Client.subscribe` does."""
+    """Creates a subscription, as `Client.subscribe` does."""
 
     def __call__(
         self,
@@ -282,8 +290,7 @@ class _Subscribe(Protocol):
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         must_exist: bool = False,
-    ) -> Coroutine[None, None, Subscription]:
-        """Make it."""
+    ) -> Coroutine[None, None, Subscription]: ...
 
 
 class Patterns:
@@ -302,15 +309,15 @@ class Patterns:
         self.limits = limits
         self._subscriptions = subscriptions
         self.subscribe = subscribe
-        self._definitions = PatternRequests(roaming, options)
-        self._keeping = PatternRenewal(self._definitions, options)
+        self._requests = PatternRequests(roaming, options)
+        self._renewal = PatternRenewal(self._requests, options)
 
     def within_s(self, given_s: float | None) -> float:
-        """How long a call waits."""
+        """Return the given timeout, or the default."""
         return self._options.pattern_within_s if given_s is None else given_s
 
     def pause_s(self, failures: int) -> float:
-        """How long to wait before a broker is asked again."""
+        """Return how long to back off before the next attempt."""
         return self._options.pause_s(failures)
 
     async def define(
@@ -323,15 +330,15 @@ class Patterns:
         is_new: bool,
         within_s: float | None,
     ) -> None:
-        """Define a pattern that is there by itself, and keep one that does not stay."""
+        """Define a shared pattern, and renew it if it has a limited lifetime."""
         text = read_pattern(pattern, pattern_id, self.limits)
         keep_s = self._options.pattern_keep_s
         if lasts_s < 0 or 0 < lasts_s < 2 * keep_s:
             raise LocalError(
-                f"lasts_s={lasts_s} is less than twice pattern_keep_s, which is {keep_s:g}: it"
-                " might end while it is kept; let it last longer, or 0 for ever"
+                f"lasts_s={lasts_s} is less than twice pattern_keep_s ({keep_s:g}): the pattern"
+                " might expire between renewals; give a longer time, or 0 for no expiry"
             )
-        await self._definitions.define(
+        await self._requests.define(
             pattern_id,
             text,
             placement=placement,
@@ -340,20 +347,22 @@ class Patterns:
             within_s=within_s,
         )
         if lasts_s:
-            on_gone = partial(_log.warning, "pattern %r is kept here, and is gone: %s", pattern_id)
-            self._keeping.add(pattern_id, RenewedPattern(text, lambda: True, on_gone))
+            on_gone = partial(
+                _log.warning, "pattern %r, renewed by this client, is gone: %s", pattern_id
+            )
+            self._renewal.add(pattern_id, RenewedPattern(text, lambda: True, on_gone))
 
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
-        """Detect it no more."""
+        """Drop a pattern."""
         check_pattern_id(pattern_id, self.limits)
-        kept = self._keeping.remove(pattern_id)
+        renewed = self._renewal.remove(pattern_id)
         try:
-            await self._definitions.drop(pattern_id, within_s)
+            await self._requests.drop(pattern_id, within_s)
         except BaseException as error:
             is_gone = isinstance(error, PatternRefusedError) and error.code == UNKNOWN
-            if kept is not None and not is_gone:
-                # It may be there still: whoever reads its matches goes on, or is told of its end.
-                self._keeping.add(pattern_id, kept)
+            if renewed is not None and not is_gone:
+                # The pattern may still exist; keep renewing it for its readers.
+                self._renewal.add(pattern_id, renewed)
             raise
 
     async def begin(
@@ -364,10 +373,10 @@ class Patterns:
         placement: Placement,
         within_s: float | None,
     ) -> PatternSubscription:
-        """Define the pattern of a subscription that is there."""
+        """Define the pattern of a new subscription."""
         is_durable = subscription.is_durable
         try:
-            await self._definitions.define(
+            await self._requests.define(
                 pattern_id,
                 text,
                 placement=placement,
@@ -377,65 +386,65 @@ class Patterns:
             )
         except BaseException:
             if not is_durable:
-                self._definitions.drop_soon(pattern_id)
+                self._requests.drop_soon(pattern_id)
             if not subscription.was_resumed and not subscription.is_over:
                 self._subscriptions.end(subscription)
             raise
         if not is_durable:
-            on_gone = partial(self._gone, subscription)
-            kept = RenewedPattern(text, lambda: not subscription.is_over, on_gone, is_own=True)
-            self._keeping.add(pattern_id, kept)
+            on_gone = partial(self._expired, subscription)
+            renewed = RenewedPattern(text, lambda: not subscription.is_over, on_gone, is_own=True)
+            self._renewal.add(pattern_id, renewed)
         return PatternSubscription(
             subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
         )
 
     async def _end(self, pattern_id: str, is_durable: bool) -> None:
-        """The subscription that it was defined for ends."""
+        """Drop the pattern of a subscription that ends."""
         try:
             await self.drop(pattern_id, None)
         except PatternRefusedError as error:
             if is_durable and error.code != UNKNOWN:
                 raise
-            # One that nobody keeps any more ends by itself, where a broker could not be asked.
-            self._keeping.remove(pattern_id)
+            # If no broker could be reached, the pattern expires without renewals.
+            self._renewal.remove(pattern_id)
 
-    def _gone(self, subscription: Subscription, reason: str) -> None:
+    def _expired(self, subscription: Subscription, reason: str) -> None:
         failure = SubscriptionCutError(subscription.name, reason)
         self._subscriptions.give_up(subscription, failure)
 
-    # -- for the client ---------------------------------------------------------------------------
+    # -- called by the client ---------------------------------------------------------------------
 
     def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
-        """A broker has answered."""
-        self._definitions.answered(uplink, effect)
+        """Complete the request that a broker has answered."""
+        self._requests.answered(uplink, effect)
 
     def moved(self) -> None:
-        """There is another home."""
-        self._definitions.moved()
+        """Retry pending requests at the new home."""
+        self._requests.moved()
 
     def connected(self, uplink: BrokerConnection) -> None:
-        """There is a connection."""
-        self._definitions.moved()
+        """Resume on a new connection."""
+        self._requests.moved()
         if uplink is self._roaming.home:
-            self._keeping.connected()
+            self._renewal.connected()
 
     def lost(self, uplink: BrokerConnection) -> None:
-        """There is none any more."""
-        self._definitions.lost(uplink)
+        """Fail the requests on a lost connection."""
+        self._requests.lost(uplink)
 
     def settle(self) -> None:
-        """The client leaves: its own patterns end."""
-        for pattern_id in self._keeping.own():
-            self._definitions.drop_soon(pattern_id)
+        """Drop the patterns that end with this client."""
+        for pattern_id in self._renewal.own():
+            self._requests.drop_soon(pattern_id)
 
     def close(self, why: ClosedError) -> None:
-        """Nothing is kept, and nothing answered, any more."""
-        self._keeping.close()
-        self._definitions.close(why)
+        """Stop renewing patterns and fail all pending requests."""
+        self._renewal.close()
+        self._requests.close(why)
 
 
 class PatternUser:
-    """What a client offers about patterns; a part of `Client`."""
+    """The pattern methods of `Client`."""
 
     _patterns: Patterns
 
@@ -450,12 +459,22 @@ class PatternUser:
         on_withheld: OnWithheld | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - its error says what it means
     ) -> PatternSubscription:
-        """Subscribe to the matches of a pattern; returns when it is detected at the own broker, so
-        that what this client publishes next counts.
+        """Define a pattern and subscribe to its matches.
 
-        With `durable`, a name that is unique in the network, pattern and subscription stay when
-        this client leaves, and this comes back to both if they are there. `timeout` is about the
-        pattern alone then; its subscription is waited for as by `subscribe`."""
+        Returns when this client's broker detects the pattern, so that the events this client
+        publishes next count.
+
+        - `pattern`: The pattern, as text or a `Pattern`.
+        - `durable`: A name, unique in the network, under which the pattern and the subscription
+          stay when this client leaves. If they exist, they are resumed.
+        - `placement`: How brokers choose the place where the pattern is detected.
+        - `window`, `manual_ack`, `on_withheld`: As for `subscribe`.
+        - `timeout`: Seconds to wait; the default is `pattern_within_s`. With `durable`, it applies
+          to the pattern only; the wait for the subscription is that of `subscribe`.
+
+        Raises `PatternError` if the pattern is invalid, `PatternRefusedError` if the broker refuses
+        it, and `PatternUnknownError` if no broker answers in time.
+        """
         patterns, loop = self._patterns, asyncio.get_running_loop()
         within_s = patterns.within_s(timeout)
         deadline = loop.time() + within_s
@@ -464,7 +483,7 @@ class PatternUser:
             pattern_id = f"sub-{secrets.token_hex(10)}" if durable is None else durable
             text = read_pattern(pattern, pattern_id, patterns.limits)
             try:
-                # Giving up on a durable one would end it, if it exists.
+                # A timeout would end a durable subscription that exists.
                 async with asyncio.timeout_at(deadline if durable is None else None):
                     subscription = await patterns.subscribe(
                         subscription_to(pattern_id),
@@ -482,8 +501,8 @@ class PatternUser:
             try:
                 return await patterns.begin(subscription, pattern_id, text, placement, left_s)
             except PatternRefusedError as error:
-                # The broker that was asked first is away, and may have it: begin anew elsewhere. Or
-                # too many wait there, and would for longer if all of them asked again at once.
+                # The first broker is away and may have defined it: retry elsewhere with a new id.
+                # Or its queue is full: back off, so that clients do not all retry at once.
                 pause_s = patterns.pause_s(failures)
                 is_late = loop.time() + pause_s >= deadline
                 if durable is not None or error.code != BUSY or is_late:
@@ -501,13 +520,21 @@ class PatternUser:
         new: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - its error says what it means
     ) -> None:
-        """Have a pattern detected under this id, from now on; returns when it has begun, or if it
-        is there already. An id is used once, in the whole network.
+        """Define a pattern under this id; brokers detect it from now on.
 
-        It stays until somebody drops it; with `lasts_s`, until nobody has kept it for so many
-        seconds, as this client does while it is there; if it ends all the same, that is a warning
-        in the log `anabranch.client`. `new` says that nobody ever used the id, and
-        asks no other broker."""
+        Returns when detection has begun, or at once if the same pattern is already defined. An id
+        is used only once in the whole network.
+
+        - `lasts_s`: 0 keeps the pattern until it is dropped. Otherwise it expires when no client
+          has renewed it for this many seconds. This client renews it while it is connected; if the
+          pattern expires nevertheless, a warning is logged to `anabranch.client`.
+        - `placement`: How brokers choose the place where the pattern is detected.
+        - `new`: State that the id was never used, which saves the lookup.
+        - `timeout`: Seconds to wait; the default is `pattern_within_s`.
+
+        Raises `PatternError` if the pattern is invalid, `PatternRefusedError` if the broker refuses
+        it, and `PatternUnknownError` if no broker answers in time.
+        """
         await self._patterns.define(
             pattern_id, pattern, placement, lasts_s, is_new=new, within_s=timeout
         )
@@ -518,8 +545,11 @@ class PatternUser:
         *,
         timeout: float | None = None,  # noqa: ASYNC109 - its error says what it means
     ) -> None:
-        """Have a pattern detected no more, wherever that is; `PatternRefusedError` with the code
-        `unknown` if no broker has it."""
+        """Drop a pattern, regardless of the broker that detects it.
+
+        Raises `PatternRefusedError` with the code `unknown` if the pattern does not exist, and
+        `PatternUnknownError` if no broker answers within `timeout` seconds.
+        """
         await self._patterns.drop(pattern_id, timeout)
 
     async def matches(
@@ -533,7 +563,10 @@ class PatternUser:
         on_withheld: OnWithheld | None = None,
         must_exist: bool = False,
     ) -> PatternSubscription:
-        """Subscribe to the matches of a pattern that is there, or will be; as `subscribe` does."""
+        """Subscribe to the matches of a pattern by its id.
+
+        The pattern need not exist yet. The other arguments are those of `subscribe`.
+        """
         patterns = self._patterns
         check_pattern_id(pattern_id, patterns.limits)
         subscription = await patterns.subscribe(

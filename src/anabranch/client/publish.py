@@ -1,31 +1,32 @@
-"""Events on their way out: from `publish` to the confirmation of the origin.
+"""Publishing: from `publish` to the confirmation by the origin.
 
-    queued        accepted, not given to a session: no connection, or too much on the way
-    unconfirmed   in the session of the origin, with an id; sent, and again, until it answers
-    confirmed     safe: whoever waits for it is told its id
+    queued        accepted, not in a session yet: no connection, or too many events in flight
+    unconfirmed   in the session of the origin, with an id; sent and resent until it answers
+    confirmed     durable; the caller gets the event's id
 
 Rules:
 
-1. Order is kept: events leave in the order in which they were accepted.
-2. What is queued and unconfirmed together is bounded in events and bytes; `accept` refuses more,
-   and `accept_later` waits, first come first served.
-3. An event gets its id when it goes to a session, and only a session with a connection gets any.
-   So what was published while disconnected binds the publisher to nobody.
-4. Every incarnation is higher than any before, and written down (where the application gave a state
-   directory) before it is used. A new one begins with the first event, after a move to another
-   origin, and after an incarnation was refused for good.
-5. A final refusal fails the event and all that followed it in its incarnation: none of them is in
-   the log, and what was published after an event that failed may make no sense without it.
-6. If the origin says that our incarnation is over, somebody else published under our name, or a
-   clock went back. Then nobody can say whether what is unconfirmed is in the log, unless it was
-   never sent before: the first is told as `PublishUnknownError`, the second as refused.
-7. The next incarnation is above the one that the origin says has begun. If that leads this
-   machine's clock by more than `incarnation_lead_s`, no event can go out, and what is queued fails
-   with `ClockError`; it was never sent. At another origin the name is free.
-8. An origin that leaves the network refuses events for ever, and they are in no log. They go back
-   into the queue, and to another broker.
+1. Order. Events leave in the order in which they were accepted.
+2. Backpressure. Queued and unconfirmed events together are bounded in number and bytes. `accept`
+   refuses more; `accept_later` waits, first come, first served.
+3. Ids. An event gets its id when it enters a session, and only a connected session takes events.
+   Events published while disconnected therefore do not bind the publisher to a broker.
+4. Incarnations. Every incarnation is higher than all before it, and is on disk before its first use
+   if there is a state directory. A new one begins with the first event, after a move to another
+   origin, and after an incarnation was refused permanently.
+5. Final refusal. A final refusal fails the event and all later events of its incarnation. None of
+   them is in the log, and events published after a failed one may make no sense without it.
+6. Superseded incarnation. The origin may report that a later incarnation has begun: another process
+   published under this name, or a clock went back. Then unconfirmed events fail with
+   `PublishUnknownError`, because they may be in the log; events that were certainly sent only once
+   fail as refused.
+7. Clock. The next incarnation is above the one that the origin reports. If that leads this
+   machine's clock by more than `incarnation_lead_s`, no event can be sent and the queued ones fail
+   with `ClockError`. At another origin the name is free.
+8. Departing origin. An origin that leaves the network refuses events permanently, and they are in
+   no log. They return to the queue and go to another broker.
 
-State: lost with the process. What is unconfirmed then is in the log or not, never twice.
+State: lost with the process. Each event that is unconfirmed then is in the log once or not at all.
 """
 
 import asyncio
@@ -58,16 +59,16 @@ from anabranch.model.limits import Limits
 Promise = asyncio.Future[EventId]
 Sent = tuple[int, Promise, int, Event]
 
-#: What is given to a session at a time.
+#: The number of events passed to a session at a time.
 _CHUNK_EVENTS = 256
-#: What an attribute takes beside its text, roughly.
+#: The approximate overhead of an attribute.
 _ATTRIBUTE_BYTES = 24
 _HEADER_BYTES = 128
 _LONG_AGO = float("-inf")
 
 
 class Outbox:
-    """The events of one client that are not confirmed yet. See the top of this module."""
+    """The unconfirmed events of one client. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -82,27 +83,26 @@ class Outbox:
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[Event, Promise, int]] = deque()
-        #: (sequence, promise, bytes, event) of what is in the session, ascending.
+        #: (sequence, promise, bytes, event) of the events in the session, ascending.
         self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
         self._accepted = 0
         self._origin: BrokerConnection | None = None
         self._incarnation = 0
         self._is_open = False
-        #: Incarnation → the broker it was opened at; one for every move.
+        #: Incarnation → the broker at which it was opened; one entry for every move.
         self._brokers: dict[int, str] = {}
-        #: Whether what is queued will be given to the session at the end of this turn.
+        #: Whether the queue is scheduled to be passed to the session at the end of this turn.
         self._is_pumping = False
-        #: When the incarnation began; infinitely long ago once something of it was confirmed, or
-        #: may have been sent twice.
+        #: When the incarnation began; −∞ once an event of it was confirmed or may have been resent.
         self._fresh_since = _LONG_AGO
-        #: Broker → no incarnation up to this one will do there.
+        #: Broker → new incarnations must be higher than this.
         self._floors: dict[str, int] = {}
-        #: Those who wait for room, in the order they came; and for everything to be confirmed.
-        self._line: deque[asyncio.Event] = deque()
+        #: Callers that wait for capacity, in order; and for all events to be confirmed.
+        self._waiting: deque[asyncio.Event] = deque()
         self._empty = asyncio.Event()
         self._closed: ClosedError | None = None
-        #: Why the origin does not take events for the time being; "" if it does.
+        #: Why the origin temporarily refuses events; "" if it accepts them.
         self.refusal = ""
 
     def __len__(self) -> int:
@@ -110,27 +110,29 @@ class Outbox:
 
     @property
     def accepted(self) -> int:
-        """How many events were accepted so far, or wait for that."""
-        return self._accepted + len(self._line)
+        """The number of events accepted so far, including those that wait for capacity."""
+        return self._accepted + len(self._waiting)
 
     @property
     def done(self) -> int:
-        """How many of them are confirmed or have failed; the first ones, since order is kept."""
+        """The number of events confirmed or failed; these are the first ones, because order is
+        kept.
+        """
         return self._accepted - len(self)
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to be done."""
-        return not len(self) and not self._line
+        """Whether no event is queued, unconfirmed or waiting for capacity."""
+        return not len(self) and not self._waiting
 
     # -- the application ------------------------------------------------------------------------
 
     def accept(self, event: Event) -> Promise | None:
-        """Take an event; None if there is no room for it now."""
+        """Accept an event; return None if there is no capacity now."""
         if self._closed is not None:
             raise self._closed
         size = _size_of(event)
-        if self._line or not self._has_room(size):
+        if self._waiting or not self._has_capacity(size):
             return None
         return self._accept(event, size)
 
@@ -140,80 +142,80 @@ class Outbox:
         self._bytes += size
         self._accepted += 1
         if not self._is_pumping:
-            # The first event of a turn leaves at once, the others together.
+            # The first event of a turn leaves at once; the others are coalesced.
             self._is_pumping = True
-            self._loop.call_soon(self._pump_the_rest)
+            self._loop.call_soon(self._pump_queued)
             self.pump()
         return promise
 
-    def _pump_the_rest(self) -> None:
+    def _pump_queued(self) -> None:
         self._is_pumping = False
         self.pump()
 
-    def _has_room(self, size: int) -> bool:
+    def _has_capacity(self, size: int) -> bool:
         options = self._options
         if len(self._queue) + len(self._unconfirmed) >= options.unconfirmed_max:
             return False
-        # A single event larger than all the room there is may still go out alone.
+        # A single event larger than the limit may still go out alone.
         return self._bytes + size <= options.unconfirmed_bytes_max or not self._bytes
 
     async def accept_later(self, event: Event) -> Promise:
-        """Take an event as soon as there is room for it, after those that came before."""
+        """Accept an event as soon as there is capacity, after all earlier callers."""
         size = _size_of(event)
-        turn = asyncio.Event()
-        self._line.append(turn)
+        waiter = asyncio.Event()
+        self._waiting.append(waiter)
         try:
-            while self._line[0] is not turn or not self._has_room(size):
-                turn.clear()
-                await turn.wait()
+            while self._waiting[0] is not waiter or not self._has_capacity(size):
+                waiter.clear()
+                await waiter.wait()
                 if self._closed is not None:
                     raise self._closed
             return self._accept(event, size)
         finally:
-            self._line.remove(turn)
+            self._waiting.remove(waiter)
             self._wake()
 
     async def wait_until_empty(self) -> None:
-        """Wait until everything is confirmed, or has failed."""
+        """Wait until every event is confirmed or has failed."""
         while len(self):
             self._empty.clear()
             await self._empty.wait()
 
     def _wake(self) -> None:
-        if self._line:
-            self._line[0].set()
+        if self._waiting:
+            self._waiting[0].set()
         if not len(self):
             self._empty.set()
 
     # -- the origin -----------------------------------------------------------------------------
 
     def origin_of(self, event_id: EventId) -> str:
-        """The broker that an event went to; "" if it is not one of ours."""
+        """Return the broker that an event was sent to; "" if it is not an event of this client."""
         return (
             self._brokers.get(event_id.incarnation, "") if event_id.publisher == self._name else ""
         )
 
     def move_to(self, origin: BrokerConnection) -> None:
-        """Events go to this origin from now on; nothing is unconfirmed elsewhere."""
+        """Send events to this origin from now on. No event may be unconfirmed at another one."""
         if origin is not self._origin:
             assert not self._unconfirmed
             self._origin = origin
             self._is_open = False
 
     def connected(self, uplink: BrokerConnection) -> None:
-        """There is a new connection."""
+        """Resume on a new connection."""
         if uplink is self._origin:
             self._fresh_since = _LONG_AGO
             self.pump()
 
     def pump(self) -> None:
-        """Give the session what it takes."""
+        """Pass queued events to the session, as many as it accepts."""
         origin = self._origin
         if origin is None or origin.is_spent or not origin.is_connected:
             return
         chunk = _CHUNK_EVENTS
         while self._queue and self._open(origin):
-            taken = self._give(origin, min(chunk, len(self._queue)))
+            taken = self._submit(origin, min(chunk, len(self._queue)))
             if taken:
                 continue
             if chunk == 1:
@@ -221,7 +223,7 @@ class Outbox:
             chunk = 1
 
     def _open(self, origin: BrokerConnection) -> bool:
-        """Whether there is an incarnation to publish with."""
+        """Open an incarnation if necessary; return whether one is open."""
         if not self._is_open and not self._unconfirmed:
             try:
                 self._incarnation = self._next_incarnation(self._floors.get(origin.broker, 0))
@@ -234,8 +236,8 @@ class Outbox:
             self._is_open = True
         return self._is_open
 
-    def _give(self, origin: BrokerConnection, count: int) -> bool:
-        """Give the session the next events, all of them or (if it takes not all) none."""
+    def _submit(self, origin: BrokerConnection, count: int) -> bool:
+        """Pass the next events to the session: all of them or, if it does not accept all, none."""
         chosen = [self._queue[place] for place in range(count)]
         try:
             now, time_ns = self._loop.time(), time.time_ns()
@@ -245,7 +247,7 @@ class Outbox:
             if count > 1:
                 return False
             if isinstance(error, EventError) or not self._unconfirmed:
-                # Nothing is in its way, and still it does not fit.
+                # The session is empty and the event still does not fit.
                 self._fail(*chosen[0][1:], error)
                 self._queue.popleft()
                 return True
@@ -259,7 +261,7 @@ class Outbox:
         return True
 
     def confirmed(self, effect: Confirm) -> None:
-        """The origin has some of it for good."""
+        """Complete the events that the origin has confirmed."""
         if effect.incarnation != self._incarnation:
             return
         if self._trace is not None:
@@ -275,7 +277,7 @@ class Outbox:
         self._wake()
 
     def refused(self, effect: TellPublishRefused) -> bool:
-        """The origin does not take something. True if this session cannot publish any more."""
+        """Handle a refusal; return whether this session can no longer publish."""
         if effect.incarnation != self._incarnation:
             return False
         self.refusal = effect.reason
@@ -296,7 +298,7 @@ class Outbox:
         self._floors[broker] = max(self._floors.get(broker, 0), begun)
 
     def _take_back(self, first: int) -> None:
-        """Rule 8."""
+        """Return refused events to the queue (rule 8)."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -305,11 +307,11 @@ class Outbox:
             self._queue.appendleft((event, promise, size))
 
     def _end_incarnation(self, first: int, reason: str, *, is_over: bool) -> None:
-        """Fail what is unconfirmed from this sequence on; nothing is published with it any more."""
+        """Close the incarnation and fail its unconfirmed events from sequence `first` on."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
-        # Sent once and refused at once: the origin cannot have taken it.
+        # Events sent once and refused within the resend interval cannot have been accepted.
         sent_once = self._loop.time() - self._fresh_since < self._options.resend_after_s
         kept: list[Sent] = []
         for sequence, promise, size, event in self._unconfirmed:
@@ -334,10 +336,10 @@ class Outbox:
             self._fail(promise, size, error)
         self._wake()
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def close(self, why: ClosedError) -> None:
-        """Nothing more goes out. What is unconfirmed remains unknown."""
+        """Stop sending. Unconfirmed events fail with `PublishUnknownError`."""
         self._closed = why
         if self._unconfirmed and self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -346,12 +348,12 @@ class Outbox:
             self._fail(promise, size, PublishUnknownError(event_id, str(why)))
         self._unconfirmed.clear()
         self._fail_queued(why)
-        for turn in (*self._line, self._empty):
-            turn.set()
+        for waiter in (*self._waiting, self._empty):
+            waiter.set()
 
 
 def _size_of(event: Event) -> int:
-    """The bytes of an event, roughly."""
+    """Return the approximate size of an event in bytes."""
     size = _HEADER_BYTES + len(event.payload)
     for value in event.attributes.values():
         size += _ATTRIBUTE_BYTES
@@ -360,49 +362,46 @@ def _size_of(event: Event) -> int:
     return size
 
 
-# From what an application says to `publish` to an event.
-#
-#
-# The keywords are those of `PublishOptions`; attributes are one mapping, as in `Event`. An `Event`
-# is published as it is, and takes no keywords.
-
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
 
 
 class PublishOptions(TypedDict, total=False):
-    """How an event is to be published. All of it may be left out."""
+    """Options of `publish`. All are optional. They apply to attributes, not to a complete
+    `Event`.
+    """
 
-    #: Bytes that only the application reads, and what they are.
+    #: Opaque bytes for the application, and their content type.
     payload: bytes
     content_type: str
-    #: When it happened: with a time zone, or in nanoseconds since 1970. Left out: now.
+    #: When the event happened: a datetime with a time zone, or nanoseconds since 1970. Default:
+    #: now.
     timestamp: datetime | int
-    #: `persistent` is kept until every subscription has it, `transient` is sent once.
+    #: `persistent` events are retained until every subscription has them, `transient` ones are sent
+    #: once.
     persistence: Persistence
-    #: For how long it is worth delivering, from when its origin took it: a timedelta, or seconds.
+    #: How long to deliver the event after its origin accepted it: a timedelta, or seconds.
     time_limit: timedelta | float
-    #: How many hops between brokers it may take.
+    #: The maximum number of hops between brokers.
     hop_limit: int
-    #: Level of the unit it may not leave.
+    #: The level of the unit that the event must not leave.
     level_limit: int
-    #: 0 to 9; decides between streams what a subscriber reads first.
+    #: 0 to 9; decides which stream a subscriber reads first.
     priority: int
-    #: Names of the clients that shall get it, if their filters match.
+    #: Names of the clients that receive the event if their filters match; default: all clients.
     destinations: Iterable[str]
-    #: What it belongs to or answers.
+    #: The id of the conversation or request that the event belongs to.
     correlation_id: str
 
 
 def compose(
     attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[PublishOptions]
 ) -> Event:
-    """The event that is meant, or an `EventError`."""
+    """Build the event from the arguments of `publish`; raise `EventError` if it is invalid."""
     if isinstance(attributes, Event):
         if how:
             raise EventError(
-                f"the event is made already; {', '.join(sorted(how))} must be said when making it"
+                f"an Event takes no options; set {', '.join(sorted(how))} when creating it"
             )
         return attributes
     if not how:
@@ -421,7 +420,7 @@ def _control(how: PublishOptions) -> Control:
     destinations = how.get("destinations", ())
     if isinstance(destinations, str):
         raise EventError(
-            f"destinations is a text; give a list of names, such as [{destinations!r}]"
+            f"destinations is a string; give a list of names, such as [{destinations!r}]"
         )
     time_limit = how.get("time_limit")
     control = Control(
@@ -453,14 +452,14 @@ def _duration_ns(duration: timedelta | float) -> int:
 
 
 class Advertisement:
-    """One filter that a client's events may match. `withdraw` takes it back."""
+    """A filter that a client has advertised. `withdraw` takes it back."""
 
     def __init__(self, advertised: "ClientAdvertisements", filter: Filter) -> None:
         self._advertised = advertised
         self.filter = filter
 
     def withdraw(self) -> None:
-        """Take it back; when none is left, anything may be published again."""
+        """Withdraw the advertisement. Without any left, the client may publish any event again."""
         self._advertised.remove(self)
 
     def __repr__(self) -> str:
@@ -468,26 +467,27 @@ class Advertisement:
 
 
 class ClientAdvertisements:
-    """Advertisements: what a client says that it will publish.
+    """Advertisements: filters that describe the events a client publishes.
 
         client.advertise("class = 'STOCK' AND price > 0")
 
-    An advertisement is a filter. A client that has made any publishes nothing outside of them: an
-    event that matches none is refused here, with `NotAdvertisedError`, before it is queued. That
-    catches the typing mistake in a publisher that subscribers would only notice as silence.
+    A client with advertisements publishes only events that match one of them. Any other event is
+    refused here with `NotAdvertisedError` before it is queued. This catches mistakes in a publisher
+    that subscribers would notice only as silence.
 
-    The broker is told as well, and refuses likewise. `mesh` routing sends interest only to origins
-    where something is advertised that it could match; `flood` and `tree` have no use for it. Rules:
+    The broker receives the advertisements and enforces them too. `mesh` routing sends interest only
+    to origins with a matching advertisement; `flood` and `tree` do not use them. Rules:
 
-    1. The broker that events go to is told, and every further one that they go to after a move.
-       What changes in one turn of the loop is told together, before any event that is published
+    1. The origin receives the advertisements, and so does every new origin after a move. Changes
+       within one turn of the event loop are sent together, before any event that is published
        later.
-    2. Events that were accepted while something else was advertised may not have gone out yet. So
-       what is withdrawn is told to be there still until these are confirmed or have failed; and if
-       nothing was advertised before, that anything may come.
-    3. Any thread may advertise and withdraw; the broker hears of it from the client's own.
+    2. Events accepted under earlier advertisements may not have been sent yet. A withdrawn
+       advertisement therefore stays in force at the broker until these events are confirmed or have
+       failed. If there were no advertisements before, the broker is told to expect any event until
+       then.
+    3. Any thread may advertise and withdraw; only the client's thread sends to the broker.
 
-    State: the advertisements; the application makes them again after a crash.
+    State: the advertisements. The application makes them again after a restart.
     """
 
     def __init__(self, roaming: BrokerConnections, outbox: Outbox) -> None:
@@ -495,98 +495,100 @@ class ClientAdvertisements:
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        #: Never changed in place: another thread may be looking.
+        #: Replaced, never modified: another thread may be reading it.
         self._all: tuple[Advertisement, ...] = ()
-        #: What events are held against, and the advertisements it was made of.
-        self._promised = promised_by(())
-        self._promised_by: tuple[Advertisement, ...] = ()
-        self._told: tuple[str, ...] = ()
-        #: Whether something changed that was not told yet.
-        self._is_news = False
-        #: Withdrawn ones → how many events have to be done with before nobody needs them (rule 2).
-        self._leaving: dict[str, int] = {}
+        #: The matcher for events, and the advertisements it was built from.
+        self._matcher = promised_by(())
+        self._matcher_source: tuple[Advertisement, ...] = ()
+        self._announced: tuple[str, ...] = ()
+        #: Whether there is a change that was not sent yet.
+        self._has_changes = False
+        #: Withdrawn filter → the number of completed events at which it can be dropped (rule 2).
+        self._withdrawing: dict[str, int] = {}
 
     def add(self, filter: Filter) -> Advertisement:
-        """Promise that events match this filter, or another one."""
+        """Add an advertisement."""
         check_possible(filter)
         if len(self._all) >= ADVERTISEMENTS_MAX:
             raise LocalError(
                 f"a client has at most {ADVERTISEMENTS_MAX} advertisements; withdraw some, or"
                 " advertise a wider filter in place of several"
             )
-        made = Advertisement(self, filter)
-        self._all = (*self._all, made)
+        advertisement = Advertisement(self, filter)
+        self._all = (*self._all, advertisement)
         self._changed()
-        return made
+        return advertisement
 
     def remove(self, advertisement: Advertisement) -> None:
-        """Take a promise back."""
+        """Withdraw an advertisement."""
         if advertisement in self._all:
-            self._all = tuple(each for each in self._all if each is not advertisement)
+            self._all = tuple(other for other in self._all if other is not advertisement)
             self._changed()
 
     def check(self, event: Event) -> None:
-        """Refuse an event that was not advertised; one that was may go out after this."""
-        self._tell_news()
-        every = self._all
-        if every is not self._promised_by:
-            self._promised = promised_by(each.filter for each in every)
-            self._promised_by = every
-        check_advertised(event, self._promised)
+        """Raise `NotAdvertisedError` if an event is not advertised; send pending changes first."""
+        self._send_changes()
+        current = self._all
+        if current is not self._matcher_source:
+            self._matcher = promised_by(advertisement.filter for advertisement in current)
+            self._matcher_source = current
+        check_advertised(event, self._matcher)
 
     # -- the broker -----------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        self._is_news = True
+        self._has_changes = True
         if threading.get_ident() == self._thread:
-            self._loop.call_soon(self._tell_news)
+            self._loop.call_soon(self._send_changes)
         else:
-            self._loop.call_soon_threadsafe(self._tell_news)
+            self._loop.call_soon_threadsafe(self._send_changes)
 
-    def _tell_news(self) -> None:
-        if not self._is_news:
+    def _send_changes(self) -> None:
+        if not self._has_changes:
             return
-        self._is_news = False
-        wanted = tuple(dict.fromkeys(str(each.filter) for each in self._all))
+        self._has_changes = False
+        wanted = tuple(dict.fromkeys(str(advertisement.filter) for advertisement in self._all))
         if not self._outbox.is_idle:
-            self._leaving |= dict.fromkeys(self._told or (EVERYTHING,), self._outbox.accepted)
+            self._withdrawing |= dict.fromkeys(
+                self._announced or (EVERYTHING,), self._outbox.accepted
+            )
         for text in wanted:
-            self._leaving.pop(text, None)
-        self._told = wanted
+            self._withdrawing.pop(text, None)
+        self._announced = wanted
         self.tell()
 
     def tell(self) -> None:
-        """Tell the broker that events go to (rule 1)."""
+        """Send the advertisements to the origin (rule 1)."""
         origin = self._roaming.origin
         if origin is not None:
-            every = (*self._told, *self._leaving) if self._told else ()
-            origin.perform(origin.session.advertise(every))
+            in_force = (*self._announced, *self._withdrawing) if self._announced else ()
+            origin.perform(origin.session.advertise(in_force))
 
     def settled(self) -> None:
-        """Some events are confirmed, or have failed."""
+        """Drop withdrawn advertisements that no pending event needs."""
         done = self._outbox.accepted if self._outbox.is_idle else self._outbox.done
-        gone = [text for text, needed in self._leaving.items() if needed <= done]
+        gone = [text for text, needed in self._withdrawing.items() if needed <= done]
         for text in gone:
-            del self._leaving[text]
+            del self._withdrawing[text]
         if gone:
             self.tell()
 
 
 def check_possible(filter: Filter) -> None:
-    """Refuse to advertise what cannot be."""
+    """Raise `LocalError` if no event can match the filter."""
     if not filter.conjunctions:
         raise LocalError(f"no event can match {filter}, so there is nothing to advertise")
 
 
 def promised_by(filters: Iterable[Filter]) -> AnyOf:
-    """What events are held against. Applications shall not wait for a compiler (see `any_of`)."""
+    """Build the matcher for advertisements, without compiling kernels (see `any_of`)."""
     return AnyOf(filters, engine="numpy")
 
 
 def check_advertised(event: Event, promised: AnyOf) -> None:
-    """Refuse an event that matches none of these, if there are any."""
+    """Raise `NotAdvertisedError` if there are advertisements and the event matches none."""
     if promised.filters and not promised.matches(event):
         raise NotAdvertisedError(
-            f"{event!r} is not what this client advertised, which is {promised}; change the"
-            " event, or advertise more"
+            f"{event!r} does not match this client's advertisements, {promised}; change the"
+            " event, or advertise a wider filter"
         )

@@ -1,17 +1,18 @@
-"""Request and reply, on top of publishing and subscribing.
+"""Request/reply on top of publish/subscribe.
 
-A request is an event with a correlation id. Whoever replies publishes an event with the same
+A request is an event with a correlation id. The replier publishes an event with the same
 correlation id, addressed to the client that published the request. Rules:
 
-1. The requester has one inbox: a reliable subscription, made with the first request, for events
-   whose attribute `anabranch.reply_to` is its name. A reply has that attribute, and the requester
-   as its only destination.
-2. A request is published when the inbox has started at the stream of its own origin at least, so
-   that a replier at the same broker is heard for sure. Replies from elsewhere are heard once the
-   inbox has started there; a request that finds no ear is repeated by the application, not here.
-3. The first reply ends the wait. Later ones, and those that nobody waits for, are dropped.
+1. Inbox. The requester has one inbox: a reliable subscription, created with the first request, for
+   events whose attribute `anabranch.reply_to` is the requester's name. A reply has that attribute,
+   and the requester as its only destination.
+2. Order. A request is published once the inbox has started on the stream of the requester's own
+   broker, so that a reply from that broker cannot be missed. Replies from other brokers arrive once
+   the inbox has started there. The application repeats a request that gets no reply; this module
+   does not.
+3. First reply. The first reply completes the request. Later and unexpected replies are dropped.
 
-State: who waits for which reply; lost with the process, like the inbox.
+State: the pending requests. Lost with the process, like the inbox.
 """
 
 import asyncio
@@ -28,12 +29,12 @@ from anabranch.model.filter import Filter
 from anabranch.model.language.builder import attr
 
 Publish = Callable[..., Awaitable[EventId]]
-#: The attribute by which a reply finds its requester.
+#: The attribute that addresses a reply to its requester.
 REPLY_TO = "anabranch.reply_to"
 
 
 class Requests:
-    """The requests of one client that wait for a reply. See the top of this module."""
+    """The pending requests of one client. See the rules at the top of this module."""
 
     def __init__(self, open_inbox: Callable[[], Awaitable[Subscription]]) -> None:
         self._open_inbox = open_inbox
@@ -44,7 +45,7 @@ class Requests:
         self._count = 0
 
     async def prepare(self) -> str:
-        """Make sure that a reply would be heard; a correlation id for a new request."""
+        """Open the inbox if necessary, and return a new correlation id."""
         async with self._opening:
             if self._reader is None or self._reader.done():
                 inbox = await self._open_inbox()
@@ -59,7 +60,9 @@ class Requests:
         within_s: float,
         how: PublishOptions,
     ) -> Received:
-        """Publish a request, and return the first reply; `RequestTimeoutError` if none comes."""
+        """Publish a request and return the first reply; raise `RequestTimeoutError` if none
+        arrives.
+        """
         try:
             async with asyncio.timeout(within_s) as limit:
                 correlation_id = await self.prepare()
@@ -76,10 +79,12 @@ class Requests:
 
     @contextlib.contextmanager
     def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[Received]]:
-        """The reply to come, for as long as somebody waits for it."""
+        """Provide a future for the reply with this correlation id while the context is active."""
         reply: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         if correlation_id in self._waiting:
-            raise LocalError(f"a request with correlation id {correlation_id!r} waits already")
+            raise LocalError(
+                f"a request with correlation id {correlation_id!r} is already pending; use another"
+            )
         self._waiting[correlation_id] = reply
         try:
             yield reply
@@ -90,8 +95,8 @@ class Requests:
 
     @staticmethod
     def nobody(timeout_s: float) -> RequestTimeoutError:
-        """What to tell who has waited in vain."""
-        return RequestTimeoutError(f"no reply came within {timeout_s:g} s")
+        """Return the error of a request that got no reply."""
+        return RequestTimeoutError(f"no reply arrived within {timeout_s:g} s")
 
     async def _read(self, inbox: Subscription) -> None:
         try:
@@ -105,11 +110,11 @@ class Requests:
                     waiting.set_exception(error)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stop reading the inbox."""
         if self._reader is not None:
             self._reader.cancel()
 
 
 def inbox_filter(client: str) -> Filter:
-    """What replies to this client match."""
+    """Return the filter that replies to this client match."""
     return Filter.of(attr(REPLY_TO) == client)

@@ -6,20 +6,23 @@
 
 Rules:
 
-1. Every match is given once, in the order of its stream, from the start that `started` tells. One
-   task reads; several may, with `manual_ack`, and then each event goes to one of them.
-2. *Automatic* acknowledgement: an event counts as dealt with when the next one is asked for, or
-   with `ack`. So the event at which the process dies, or leaves, comes again, if the subscription
-   is durable. With `manual_ack` only `ack` counts.
-3. At most `window` events that are not dealt with are held here. Then the broker waits (durable),
-   or cuts the subscription (others), which is told as `SubscriptionCutError`.
-4. What will not come is never passed over in silence: reading raises `WithheldError`, and reading
-   on continues behind it. With `on_withheld` that is called instead. Transient events that are gone
-   are no error; `withheld_ticks` counts them too.
-5. After the end, what has arrived can still be read; then reading ends. After a cut it raises at
-   once: what was not read is the next owner's, or is lost with the subscription.
+1. Delivery. Every match is delivered once, in the order of its stream, from the start that
+   `started` gives. One task reads. With `manual_ack` several tasks may read; each event goes to one
+   of them.
+2. Acknowledgement. By default an event counts as processed when the next one is requested, or with
+   `ack`. If the process dies or leaves, a durable subscription therefore redelivers the event that
+   was being processed. With `manual_ack` only `ack` counts.
+3. Window. At most `window` unprocessed events are held here. When the window is full, the broker
+   pauses a durable subscription and cuts any other, which raises `SubscriptionCutError`.
+4. Withheld. No silent loss: reading raises `WithheldError` for every range that will not be
+   delivered, and continues after it. With `on_withheld`, that function is called instead. Missing
+   transient events are not an error; `withheld_ticks` counts them too.
+5. End. After the end, events that have arrived can still be read. After a cut, reading raises at
+   once: the unread events of a durable subscription go to its next owner, those of any other are
+   lost.
 
-State: `acked` positions may be kept in the client's state directory, and are known to the broker.
+State: acknowledged positions are stored at the broker, and in the client's state directory if it
+has one.
 """
 
 import asyncio
@@ -45,51 +48,48 @@ from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
 
-# What a subscription gives to the application: events, and ranges that will not come.
-
-
 _UNPUBLISHED = EventId("", 0, 0)
 
 
 class Received(msgspec.Struct, frozen=True, eq=False):
-    """An event as a subscription got it. `received["price"]` reads an attribute of it."""
+    """An event as delivered by a subscription. `received["price"]` reads an attribute."""
 
     event: Event
-    #: The origin's stream, and the event's place in it.
+    #: The stream of the event's origin, and the event's position in it.
     stream: str
     tick: int
-    #: The origin's clock when it took the event: nanoseconds since 1970 in UTC.
+    #: The origin's clock when it accepted the event: nanoseconds since 1970 in UTC.
     time_ns: int
     subscription: "Subscription"
-    #: Names the uninterrupted promise that this delivery is part of; traces use it.
+    #: The episode that this delivery belongs to (see `SubscriptionEpisodes`); used by traces.
     episode: str = ""
 
     @property
     def id(self) -> EventId:
-        """Who published it, in which life, and as which one."""
+        """The id of the event: its publisher, incarnation and sequence number."""
         return self.event.id or _UNPUBLISHED
 
     @property
     def payload(self) -> bytes:
-        """The opaque part of the event."""
+        """The opaque payload of the event."""
         return self.event.payload
 
     def __getitem__(self, name: str) -> Value:
         return self.event[name]
 
     def get(self, name: str, default: Value | None = None) -> Value | None:
-        """The value of an attribute, or `default` if the event has none of that name."""
+        """Return the value of an attribute, or `default` if the event does not have it."""
         return self.event.get(name, default)
 
     async def reply(
         self, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
-        """Publish an answer that only the client gets that published this event."""
+        """Publish a reply that only the publisher of this event receives. See `Client.reply`."""
         return await self.subscription.reply(self, attributes, **how)
 
 
 class Withheld(msgspec.Struct, frozen=True):
-    """Ticks in which there may have been matches that will not come, and why."""
+    """A range of ticks that may contain matches and will not be delivered, with the reason."""
 
     subscription: str
     stream: str
@@ -103,22 +103,22 @@ Item = Received | Withheld
 
 
 class Arrivals:
-    """What has arrived for a subscription and waits for the application.
+    """Events that have arrived for a subscription and wait for the application.
 
-    Each stream has a line of its own. The next item is the first of one of these lines: of the one
-    whose first event has the highest priority, and among equal ones of that which arrived first. So
-    priority decides between streams and never overtakes within one. Ranges that are withheld wait
-    in line like events, with the priority of an ordinary one.
+    Each stream has its own queue. The next item is the head of one of these queues: the one with
+    the highest priority and, among equal priorities, the one that arrived first. Priority therefore
+    decides between streams and never reorders one stream. Withheld ranges are queued like events,
+    with the default priority.
 
-    The number of events that wait is bounded by the window, which the broker keeps to.
+    The number of queued events is bounded by the window, which the broker respects.
     """
 
-    __slots__ = ("_count", "_heads", "_lines")
+    __slots__ = ("_count", "_heads", "_queues")
 
     def __init__(self) -> None:
-        #: Stream → its line, if that is not empty.
-        self._lines: dict[str, deque[tuple[int, Item]]] = {}
-        #: (−priority, arrival, stream) of the first item of every line.
+        #: Stream → its queue, if that is not empty.
+        self._queues: dict[str, deque[tuple[int, Item]]] = {}
+        #: (−priority, arrival, stream) of the head of every queue.
         self._heads: list[tuple[int, int, str]] = []
         self._count = 0
 
@@ -127,35 +127,35 @@ class Arrivals:
 
     @property
     def next_event(self) -> Received | None:
-        """The next item, if it is there and an event."""
-        item = self._lines[self._heads[0][2]][0][1] if self._heads else None
+        """The next item if it is an event, otherwise None."""
+        item = self._queues[self._heads[0][2]][0][1] if self._heads else None
         return item if isinstance(item, Received) else None
 
     def add(self, item: Item) -> None:
-        """Something has arrived."""
+        """Queue an item."""
         self._count += 1
-        line = self._lines.get(item.stream)
-        if line is None:
-            self._lines[item.stream] = deque([(self._count, item)])
+        queue = self._queues.get(item.stream)
+        if queue is None:
+            self._queues[item.stream] = deque([(self._count, item)])
             heapq.heappush(self._heads, (-_priority(item), self._count, item.stream))
         else:
-            line.append((self._count, item))
+            queue.append((self._count, item))
 
     def take(self) -> Item:
-        """The next item; there must be one."""
+        """Remove and return the next item; there must be one."""
         heads = self._heads
         stream = heads[0][2]
-        line = self._lines[stream]
-        item = line.popleft()[1]
-        if line:
-            number, first = line[0]
+        queue = self._queues[stream]
+        item = queue.popleft()[1]
+        if queue:
+            number, first = queue[0]
             heapq.heapreplace(heads, (-_priority(first), number, stream))
         else:
             heapq.heappop(heads)
-            del self._lines[stream]
+            del self._queues[stream]
             if not heads:
-                # Of many subscriptions most have nothing that waits, and take little room then.
-                self._lines.clear()
+                # Most of many subscriptions are empty; clearing the dict releases its memory.
+                self._queues.clear()
         return item
 
 
@@ -165,20 +165,13 @@ def _priority(item: Item) -> int:
     return DEFAULT_CONTROL.priority
 
 
-# What an application may ask of a subscription, and where it is to start.
-#
-#
-# A durable subscription that exists goes on where it stands, whatever `since` says; that it does is
-# told by `Subscription.was_resumed`.
-
-
 Since = Literal["now", "beginning"] | Mapping[str, int] | datetime | int
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription as it was asked for."""
+    """The parameters of one subscription."""
 
     name: str
     #: Canonical text.
@@ -188,14 +181,17 @@ class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     start_time_ns: int = 0
     start_ticks: Mapping[str, int] = {}
     window: int
-    #: Whether the application acknowledges by itself.
+    #: Whether the application acknowledges explicitly.
     manual_ack: bool = False
-    #: Of a durable one: made without asking whether it exists; never made, only come back to.
+    #: Of a durable subscription: create it without a lookup; or only resume it, never create it.
     is_new: bool = False
     must_exist: bool = False
 
     def renewed(self, kept: ResumePoint) -> ResumePoint:
-        """What a former process knew of it, as this one wants it. It has nothing in hand."""
+        """Return the resume point of an earlier process, adapted to this request.
+
+        This process has received nothing yet, so `received` is empty.
+        """
         return structs.replace(
             kept, filter=self.filter, received={}, window=self.window, manual_ack=True
         )
@@ -214,7 +210,10 @@ def read_wish(
     is_new: bool,
     must_exist: bool,
 ) -> SubscribeRequest:
-    """What an application asks for; `name` is that of a subscription without one of its own."""
+    """Validate the arguments of `subscribe`.
+
+    `name` is used for a subscription that is not durable.
+    """
     start, time_ns, ticks = read_since(since)
     return SubscribeRequest(
         name=name if durable is None else durable,
@@ -231,14 +230,14 @@ def read_wish(
 
 
 def read_filter(filter: str | FilterSource, limits: Limits) -> Filter:
-    """A filter, however it was given."""
+    """Parse or normalize a filter."""
     if isinstance(filter, str):
         return Filter.parse(filter, limits)
     return Filter.of(filter, limits)
 
 
 def read_since(since: Since) -> tuple[StartKind, int, dict[str, int]]:
-    """Start, time and ticks of what `since` says."""
+    """Return the start kind, time and ticks that `since` stands for."""
     if since in ("now", "beginning"):
         return since, 0, {}  # type: ignore[return-value]  # it is one of the two
     if isinstance(since, datetime):
@@ -249,46 +248,47 @@ def read_since(since: Since) -> tuple[StartKind, int, dict[str, int]]:
         return "time", max(0, (since - _EPOCH) // timedelta(microseconds=1) * 1_000), {}
     if isinstance(since, int) and not isinstance(since, bool):
         if since < 0:
-            raise LocalError(f"since={since} lies before 1970")
+            raise LocalError(f"since={since} is before 1970")
         return "time", since, {}
     if isinstance(since, Mapping):
         return "tick", 0, {stream: _tick(stream, tick) for stream, tick in since.items()}
     raise LocalError(
-        f"since={since!r} is no start; give 'now', 'beginning', a mapping from streams to ticks,"
+        f"since={since!r} is invalid; give 'now', 'beginning', a mapping from streams to ticks,"
         " a datetime, or nanoseconds since 1970"
     )
 
 
 def _tick(stream: str, tick: int) -> int:
     if type(tick) is not int or tick < 0:
-        raise LocalError(f"since says tick {tick!r} of stream {stream!r}; ticks begin with 0")
+        raise LocalError(
+            f"since has tick {tick!r} for stream {stream!r}; give an integer from 0 on"
+        )
     return tick
 
 
 def check_existence(durable: str | None, new: bool, must_exist: bool) -> None:
-    """What is said about whether a subscription exists makes sense."""
+    """Raise `LocalError` if `new` and `must_exist` contradict the other arguments."""
     if must_exist and durable is None:
-        raise LocalError("must_exist is about a durable subscription; say which with durable=…")
+        raise LocalError("must_exist requires a durable subscription; name it with durable=…")
     if must_exist and new:
         raise LocalError(f"durable subscription {durable!r} cannot both be new and exist")
 
 
 def check_durable(name: str, quality: str, is_named: bool, limits: Limits) -> None:
-    """A durable subscription can be had, and come back to."""
+    """Raise `LocalError` if this client cannot own the durable subscription."""
     check_name(name, "durable", limits.name_bytes_max)
     if quality != "reliable":
-        raise LocalError(f"a durable subscription is reliable; {quality} cannot be durable")
+        raise LocalError(f"a {quality} subscription cannot be durable; use quality='reliable'")
     if not is_named:
         raise LocalError(
-            f"the durable subscription {name!r} belongs to a client, and this one has no name"
-            " to come back with; connect with name=…"
+            f"durable subscription {name!r} needs a named client to resume it; connect with name=…"
         )
 
 
 def check_window(window: int) -> int:
-    """A window that frames can tell."""
+    """Return the window; raise `LocalError` if it is out of range."""
     if not 1 <= window <= ITEMS_MAX:
-        raise LocalError(f"a window of {window} events is impossible; give 1 to {ITEMS_MAX}")
+        raise LocalError(f"window={window} is out of range; give 1 to {ITEMS_MAX} events")
     return window
 
 
@@ -296,46 +296,50 @@ OnWithheld = Callable[[Withheld], None]
 
 
 class Reply(Protocol):
-    """Publishes the answer to a request."""
+    """Publishes the reply to a request."""
 
     async def __call__(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
-        """Publish it."""
+        """Publish the reply and return its id."""
 
 
 class SubscriptionOwner(Protocol):
-    """Who looks after all subscriptions of a client."""
+    """The container of a client's subscriptions, as a subscription sees it."""
 
     trace: Trace | None
     reply: Reply
 
     def progress(self, subscription: "Subscription") -> Mapping[str, int]:
-        """Stream → everything up to this tick has arrived."""
+        """Return, by stream, the tick up to which everything has arrived."""
 
     def owes(self, subscription: "Subscription") -> None:
-        """There is something to acknowledge, soon."""
+        """Schedule an acknowledgement."""
 
     def acknowledge(self, subscription: "Subscription") -> None:
-        """Acknowledge what is dealt with, now."""
+        """Acknowledge the processed events now."""
 
     def end(self, subscription: "Subscription") -> None:
-        """Ask the broker for the end."""
+        """Request the end of the subscription from the broker."""
 
 
 class Subscription:
-    """One subscription. See the rules at the top of this module."""
+    """A subscription: an async iterator of `Received` events. See the rules at the top of this
+    module.
+
+    Create one with `Client.subscribe`.
+    """
 
     __slots__ = (
         "_acked",
         "_arrivals",
-        "_desk",
         "_ended",
         "_failure",
-        "_in_hand",
+        "_in_progress",
         "_is_over",
         "_loop",
         "_open",
+        "_owner",
         "_stands",
         "_started",
         "_unacked_events",
@@ -351,77 +355,85 @@ class Subscription:
     )
 
     def __init__(
-        self, desk: SubscriptionOwner, wish: SubscribeRequest, on_withheld: OnWithheld | None = None
+        self,
+        owner: SubscriptionOwner,
+        wish: SubscribeRequest,
+        on_withheld: OnWithheld | None = None,
     ) -> None:
-        self._desk = desk
+        self._owner = owner
         self.wish = wish
-        #: Its name: network-wide for a durable one, otherwise this client's own.
+        #: Unique in the network for a durable subscription, otherwise in this client.
         self.name = wish.name
         self.on_withheld = on_withheld
-        #: Whether the call that asked for it was cancelled, and nobody has asked again.
+        #: Whether the call that created it was cancelled and no other call has claimed it since.
         self.is_unclaimed = False
         self._loop = asyncio.get_running_loop()
         self._arrivals = Arrivals()
-        #: Stream → ticks that have arrived and are not dealt with, ascending; none without any.
+        #: Stream → ascending ticks that have arrived and are not processed; no entry without any.
         self._open: dict[str, list[int]] = {}
-        #: Stream → the application was given it, and has not said or shown that it is dealt with.
-        self._in_hand: dict[str, int] = {}
+        #: Stream → the last tick given to the application and not counted as processed yet.
+        self._in_progress: dict[str, int] = {}
         self._acked: dict[str, int] = {}
-        #: Streams of which more may be dealt with than is acknowledged.
+        #: Streams on which more may be processed than is acknowledged.
         self.moved: set[str] = set()
         self._unacked_events = 0
-        #: Who waits for news of any kind.
+        #: Tasks that wait for any change.
         self._waiting: list[asyncio.Future[None]] = []
-        #: Told by the broker, or by what went wrong.
+        #: Resolved by the broker, or failed with the error.
         self._stands: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[Mapping[str, int]] = self._loop.create_future()
         self._failure: ClientError | None = None
         self._is_over = False
         self._started: dict[str, int] = {}
-        #: Which uninterrupted promise this is; see `check.history`.
+        #: The current episode (see `SubscriptionEpisodes` and `check.history`).
         self.episode = ""
-        #: Ticks of which the application was told that they will not come.
+        #: The number of ticks reported to the application as withheld.
         self.withheld_ticks = 0
-        #: Whether it is a durable one that existed: `since` said nothing then.
+        #: Whether the subscription is durable and existed before; `since` was ignored then.
         self.was_resumed = False
 
-    # -- what is known of it --------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def filter(self) -> str:
-        """Its filter, as canonical text."""
+        """The filter, as canonical text."""
         return self.wish.filter
 
     @property
     def is_durable(self) -> bool:
-        """Whether it outlives the client."""
+        """Whether the subscription outlives its client."""
         return self.wish.quality == "durable"
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will arrive."""
+        """Whether the subscription has ended; no more events will arrive."""
         return self._is_over
 
     @property
     def started(self) -> Mapping[str, int]:
-        """Stream → from this tick on every match is given."""
+        """Stream → the tick from which on every match is delivered."""
         return dict(self._started)
 
     @property
     def positions(self) -> Mapping[str, int]:
-        """Stream → the application has dealt with every match up to this tick."""
+        """Stream → the tick up to which the application has processed every match."""
         positions = dict(self._acked)
-        for stream, arrived in self._desk.progress(self).items():
+        for stream, arrived in self._owner.progress(self).items():
             ticks = self._open.get(stream)
             positions[stream] = arrived if ticks is None else ticks[0] - 1
         return positions
 
     async def wait_started(self, *streams: str) -> None:
-        """Wait until it has started on these streams, or (without names) on any."""
+        """Wait until the subscription has started on these streams, or on any stream if none is
+        named.
+
+        Streams have the names of their brokers. Raises `LocalError`, or the error that ended the
+        subscription, if it is over.
+        """
         while not (all(s in self._started for s in streams) if streams else self._started):
             if self._is_over:
                 raise self._failure or LocalError(f"subscription {self.name!r} is over")
-            await self._news()
+            await self._next_change()
 
     def __repr__(self) -> str:
         return f"Subscription({self.name!r}, {self.filter!r}, {self.wish.quality!r})"
@@ -438,7 +450,12 @@ class Subscription:
         return received
 
     async def get(self) -> Received:
-        """The next event; `LocalError` if the subscription has ended."""
+        """Return the next event.
+
+        Acknowledges the events before it, unless `manual_ack` is set. Raises `WithheldError` for a
+        range that will not be delivered, `SubscriptionCutError` if the subscription was cut, and
+        `LocalError` if it has ended.
+        """
         received = await self._next()
         if received is None:
             raise LocalError(f"subscription {self.name!r} has ended; there is no next event")
@@ -447,103 +464,111 @@ class Subscription:
     async def get_batch(
         self, events_max: int = 256, fits: Callable[[Received], bool] = lambda _: True
     ) -> list[Received]:
-        """All events that are there, at least one and at most so many; none after the end. One
-        that does not fit comes alone."""
-        self._ask_for_more()
+        """Return all available events: at least one, at most `events_max`; none after the end.
+
+        An event for which `fits` returns false is returned alone.
+        """
+        self._auto_ack()
         while (first := self._first()) is None and not self._is_over:
-            await self._news()
+            await self._next_change()
         if first is None:
             return []
         batch = [first]
         if not fits(first):
             return batch
         while len(batch) < events_max and (item := self._arrivals.next_event) and fits(item):
-            self._give()
+            self._take()
             batch.append(item)
         return batch
 
     async def _next(self) -> Received | None:
-        self._ask_for_more()
+        self._auto_ack()
         while (received := self._first()) is None and not self._is_over:
-            await self._news()
+            await self._next_change()
         return received
 
     def _first(self) -> Received | None:
-        """The next event if it is there; what comes before it is told."""
+        """Return the next event if one has arrived, after reporting the withheld ranges before
+        it.
+        """
         while self._arrivals:
-            item = self._give()
+            item = self._take()
             if isinstance(item, Received):
                 return item
-            self._tell(item)
+            self._report_withheld(item)
         if self._is_over:
             if self._failure is not None:
                 raise self._failure
             self._finish()
         return None
 
-    def _news(self) -> asyncio.Future[None]:
-        """Done when something has changed. Everybody has one of his own, to be cancelled with."""
+    def _next_change(self) -> asyncio.Future[None]:
+        """Return a future that completes with the next change. Each waiter has its own, which it
+        may cancel.
+        """
         if self._waiting:
-            self._waiting = [each for each in self._waiting if not each.done()]
-        news = self._loop.create_future()
-        self._waiting.append(news)
-        return news
+            self._waiting = [waiter for waiter in self._waiting if not waiter.done()]
+        change = self._loop.create_future()
+        self._waiting.append(change)
+        return change
 
-    def _tell_news(self) -> None:
-        for each in self._waiting:
-            if not each.done():
-                each.set_result(None)
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
         self._waiting.clear()
 
-    def _give(self) -> Item:
+    def _take(self) -> Item:
         item = self._arrivals.take()
-        self._in_hand[item.stream] = item.tick if isinstance(item, Received) else item.last
-        trace = self._desk.trace
+        self._in_progress[item.stream] = item.tick if isinstance(item, Received) else item.last
+        trace = self._owner.trace
         if trace is not None and isinstance(item, Received):
             trace.delivered(item.episode, item.stream, item.tick, item.id)
         return item
 
-    def _tell(self, hole: Withheld) -> None:
-        span = (hole.first, hole.last)
-        self.withheld_ticks += hole.last - hole.first + 1
-        if self._desk.trace is not None:
-            self._desk.trace.withheld(hole.episode, hole.stream, span, hole.reason)
+    def _report_withheld(self, withheld: Withheld) -> None:
+        span = (withheld.first, withheld.last)
+        self.withheld_ticks += withheld.last - withheld.first + 1
+        if self._owner.trace is not None:
+            self._owner.trace.withheld(withheld.episode, withheld.stream, span, withheld.reason)
         if self.on_withheld is not None:
-            self.on_withheld(hole)
-        elif hole.reason != "transient":
-            raise WithheldError(self.name, hole.stream, *span, hole.reason)
+            self.on_withheld(withheld)
+        elif withheld.reason != "transient":
+            raise WithheldError(self.name, withheld.stream, *span, withheld.reason)
 
-    # -- dealing with it ------------------------------------------------------------------------
+    # -- acknowledging --------------------------------------------------------------------------
 
     async def ack(self, received: Received | None = None) -> None:
-        """Everything given so far is dealt with; or everything of a stream up to this event."""
+        """Acknowledge every event returned so far, or those of one stream up to `received`.
+
+        Raises `LocalError` if `received` belongs to another subscription.
+        """
         if received is None:
-            self._put_down()
+            self._mark_returned_processed()
         elif received.subscription is not self:
             raise LocalError(
-                f"{received.event!r} came from another subscription; acknowledge there"
+                f"{received.event!r} belongs to another subscription; acknowledge it there"
             )
         else:
-            self._dealt_with(received.stream, received.tick)
-        self._desk.acknowledge(self)
+            self._mark_processed(received.stream, received.tick)
+        self._owner.acknowledge(self)
 
-    def _ask_for_more(self) -> None:
-        """The application wants the next event: with automatic acknowledgement, it is done with
-        those before."""
-        if self.wish.manual_ack or not self._in_hand:
+    def _auto_ack(self) -> None:
+        """Count the returned events as processed, with automatic acknowledgement."""
+        if self.wish.manual_ack or not self._in_progress:
             return
-        self._put_down()
+        self._mark_returned_processed()
         if 4 * self._unacked_events >= self.wish.window:
-            self._desk.acknowledge(self)
+            self._owner.acknowledge(self)
         else:
-            self._desk.owes(self)
+            self._owner.owes(self)
 
-    def _put_down(self) -> None:
-        for stream, tick in self._in_hand.items():
-            self._dealt_with(stream, tick)
-        self._in_hand.clear()
+    def _mark_returned_processed(self) -> None:
+        for stream, tick in self._in_progress.items():
+            self._mark_processed(stream, tick)
+        self._in_progress.clear()
 
-    def _dealt_with(self, stream: str, tick: int) -> None:
+    def _mark_processed(self, stream: str, tick: int) -> None:
         self.moved.add(stream)
         ticks = self._open.get(stream)
         if ticks is None:
@@ -553,54 +578,59 @@ class Subscription:
         if count < len(ticks):
             del ticks[:count]
         elif len(self._open) == 1:
-            self._open.clear()  # which gives its room back, unlike taking out the last one
+            self._open.clear()  # releases the memory, which deleting the last key does not
         else:
             del self._open[stream]
 
     async def reply(
         self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
     ) -> EventId:
-        """Answer a request that came here."""
-        return await self._desk.reply(received, attributes, **how)
+        """Reply to a request that this subscription delivered. See `Client.reply`."""
+        return await self._owner.reply(received, attributes, **how)
 
     async def unsubscribe(self) -> Mapping[str, int]:
-        """End it, for good. Returns where: what came up to there can still be read."""
+        """End the subscription permanently, also a durable one.
+
+        Returns the last tick of each stream. Events up to there can still be read.
+        """
         if not self._is_over:
-            self._desk.end(self)
+            self._owner.end(self)
         return await asyncio.shield(self._ended)
 
-    # -- for the desk ---------------------------------------------------------------------------
+    # -- called by `Subscriptions` --------------------------------------------------------------
 
     def moves(self, stream: str) -> bool:
-        """More of a stream has come, perhaps nothing but silence; whether that is dealt with."""
+        """Note that a stream has progressed, and return whether all of it is processed."""
         self.moved.add(stream)
         return stream not in self._open
 
     def owed(self, arrived: Mapping[str, int]) -> dict[str, int]:
-        """Stream → tick of what is dealt with and not acknowledged, if everything up to these ticks
-        has come of the streams that moved; counts as acknowledged now."""
+        """Return, by stream, the tick to acknowledge, and count it as acknowledged.
+
+        `arrived` gives the tick up to which each moved stream has arrived.
+        """
         self._unacked_events = 0
         self.moved.clear()
-        news = {}
+        acknowledged = {}
         for stream, last in arrived.items():
             ticks = self._open.get(stream)
-            # What is open may be of an earlier session, which had more of this stream.
+            # Open ticks may be from an earlier session that had received more of this stream.
             tick = last if ticks is None else min(last, ticks[0] - 1)
             if tick > self._acked.get(stream, 0):
-                news[stream] = self._acked[stream] = tick
-        return news
+                acknowledged[stream] = self._acked[stream] = tick
+        return acknowledged
 
     @property
     def waiting_events(self) -> int:
-        """What has arrived and is not dealt with."""
+        """The number of events that have arrived and are not processed."""
         return sum(map(len, self._open.values()))
 
     def drop(self) -> None:
-        """What has arrived and was not read will not be; a durable one gets it again."""
+        """Discard unread events; the broker redelivers those of a durable subscription."""
         self._arrivals = Arrivals()
 
     def arrived(self, item: Item) -> None:
-        """Something has come."""
+        """Queue an item for the application."""
         tick = item.tick if isinstance(item, Received) else item.first
         ticks = self._open.get(item.stream)
         if ticks is None:
@@ -609,33 +639,33 @@ class Subscription:
             ticks.append(tick)
         self._arrivals.add(item)
         if self._waiting:
-            self._tell_news()
+            self._wake_waiters()
 
     def starts(self, stream: str, tick: int) -> None:
-        """The broker tells a start."""
+        """Record the start that the broker announced for a stream."""
         self._started.setdefault(stream, tick)
         self._acked[stream] = tick - 1
-        self._tell_news()
+        self._wake_waiters()
 
     def stands(self) -> None:
-        """The broker has it."""
+        """Record that the broker has accepted the subscription."""
         if not self._stands.done():
             self._stands.set_result(None)
 
     async def wait_until_it_stands(self) -> None:
-        """Wait for the broker; raises what the broker objects to."""
+        """Wait until the broker has accepted the subscription; raise its refusal."""
         await asyncio.shield(self._stands)
 
     def ends(self, ticks: Mapping[str, int]) -> None:
-        """The broker has ended it."""
+        """Record that the broker has ended the subscription."""
         self._is_over = True
         self.stands()
         if not self._ended.done():
             self._ended.set_result(dict(ticks))
-        self._tell_news()
+        self._wake_waiters()
 
     def fails(self, failure: ClientError) -> None:
-        """It is over, and not by the application's will."""
+        """End the subscription with an error."""
         self._is_over = True
         self.drop()
         self._failure = failure
@@ -645,27 +675,26 @@ class Subscription:
         if not self._ended.done():
             self._ended.set_exception(failure)
             self._ended.exception()
-        self._tell_news()
+        self._wake_waiters()
 
     def _finish(self) -> None:
-        """Everything was read to the end."""
-        trace = self._desk.trace
+        """Record in the trace that everything was read."""
+        trace = self._owner.trace
         if trace is not None and self.episode:
             trace.ended(self.episode, self._ended.result())
             self.episode = ""
 
 
-# Episodes: the uninterrupted promises made to a subscription, as traces name them.
-#
-# A subscription may live through several (`check.history`, rule 4): a reliable one that lost its
-# connection and was asked for again, or a durable one in a new process. The name of an episode
-# holds the client, the subscription and a number that no other process uses, so that traces of
-# several processes can be read together. What has arrived in an episode belongs to it, also if the
-# application reads it when the next one has begun.
-
-
 class SubscriptionEpisodes:
-    """Begins and ends the episodes of one client's subscriptions."""
+    """Names the episodes of a client's subscriptions and writes them to the trace.
+
+    An episode is one uninterrupted guarantee to a subscription. A subscription may live through
+    several of them (`check.history`, rule 4): a reliable one that lost its connection and was
+    renewed, or a durable one in a new process. The name of an episode holds the client, the
+    subscription and a number that no other process uses, so that traces of several processes can be
+    merged. An event belongs to the episode in which it arrived, even if the application reads it
+    after the next episode has begun.
+    """
 
     def __init__(self, client: str, life: int, trace: Trace | None) -> None:
         self._client = client
@@ -676,7 +705,7 @@ class SubscriptionEpisodes:
     def begin(
         self, subscription: Subscription, start: str, edge: str, latest_start: Mapping[str, int]
     ) -> None:
-        """The subscription is asked for; what was promised before is over."""
+        """Begin an episode for a subscription; its previous one ends."""
         self.end(subscription)
         self._count += 1
         subscription.episode = f"{self._client}/{subscription.name}#{self._life}.{self._count}"
@@ -686,12 +715,12 @@ class SubscriptionEpisodes:
             self.trace.subscribed(subscription.episode, *asked, latest_start=latest_start)
 
     def started(self, subscription: Subscription, stream: str, tick: int) -> None:
-        """The application is told a start."""
+        """Record the start on a stream."""
         if self.trace is not None:
             self.trace.started(subscription.episode, stream, tick)
 
     def end(self, subscription: Subscription) -> None:
-        """Nothing more is promised."""
+        """End the current episode of a subscription."""
         if self.trace is not None and subscription.episode:
             self.trace.cut(subscription.episode)
         subscription.episode = ""

@@ -1,23 +1,26 @@
-"""All subscriptions of a client, and the way they follow it from broker to broker.
+"""All subscriptions of a client, and their move from broker to broker.
 
-The session of a broker knows what stands there; this module knows what the application wants, and
-makes the two agree whenever there is a new home. Rules:
+The session of each broker holds the subscriptions that are active there. This module holds the
+subscriptions that the application wants, and reconciles the two whenever the client has a new home.
+Rules:
 
-1. *Durable* ones are let go by the old session and taken over by the new one. Nothing is seen twice
-   or missed, because what was received goes with them.
-2. *Reliable* ones end with their connection. They are asked for again after the ticks that were
-   received; if the logs still have what follows, the application notices nothing. If they have not,
-   it is told with `SubscriptionCutError`: a gap is never made.
-3. *Best-effort* ones begin anew, over the gap.
-4. A durable one of which this client knows nothing but the name may exist: its owner is asked
-   first, and only if no broker has it, it is made. An application that knows better says `new`,
-   and one that wants none made says `must_exist`.
-5. What arrives for other clients by explicit destination is dropped here, whoever sent it.
-6. A call that is cancelled leaves nothing behind, but for a durable one that may have been there
-   before: to end that would lose what it has to bring. It waits for who asks for the same again.
-7. Numbers of durable subscriptions are on disk before they are used, where there is a state.
+1. Durable subscriptions are released by the old session and taken over by the new one, together
+   with the received positions. Nothing is duplicated or lost.
+2. Reliable subscriptions end with their connection. The client requests them again after the
+   received ticks. If the logs still hold what follows, the application notices nothing; otherwise
+   it gets `SubscriptionCutError`. A gap is never hidden.
+3. Best-effort subscriptions start again from now; the gap is skipped.
+4. A durable subscription of which this client has no record may still exist, so the client first
+   looks for its owner and creates it only if no broker has it. `new` skips the lookup; `must_exist`
+   prevents the creation.
+5. Events that are addressed to other clients by explicit destinations are dropped here.
+6. A cancelled call leaves nothing behind, except for a durable subscription that may have existed
+   before: ending it would lose its backlog. It stays until a call claims it with the same
+   arguments.
+7. The numbers of durable subscriptions are in the state directory, if there is one, before they are
+   used.
 
-State: what the `ClientState` keeps; the rest is lost with the process, which is safe.
+State: the part in `ClientState` is durable. The rest is lost with the process, which is safe.
 """
 
 import asyncio
@@ -55,28 +58,30 @@ from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
 from anabranch.model.limits import Limits
 
-# Something to be done a while after it was first asked for, once for all who asked meanwhile.
-
 
 class Debounce:
-    """One such thing. It belongs to the event loop that runs when it is made."""
+    """Runs an action once, some time after the first request for it.
+
+    Further requests during the delay are coalesced. It belongs to the event loop that is running
+    when it is created.
+    """
 
     __slots__ = ("_action", "_loop", "_timer", "delay_s")
 
     def __init__(self, delay_s: float, action: Callable[[], None]) -> None:
-        #: Counts from the next time that it is asked for.
+        #: A change applies from the next request on.
         self.delay_s = delay_s
         self._action = action
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self) -> None:
-        """Have it done after the delay, if that is not on its way already."""
+        """Schedule the action, unless it is scheduled already."""
         if self._timer is None:
             self._timer = self._loop.call_later(self.delay_s, self._do)
 
     def cancel(self) -> None:
-        """Do not do it."""
+        """Cancel the scheduled action."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -86,33 +91,34 @@ class Debounce:
         self._action()
 
 
-#: The longest pause between two writes, where `keep_every_s` is not longer.
+#: The longest interval between writes, unless `keep_every_s` is longer.
 KEEP_S_MAX = 1.0
-#: The pause after a write, in times that the write took.
+#: The pause after a write, as a multiple of the time the write took.
 _PAUSES = 9
 
 
 def pause_s(keep_every_s: float, took_s: float) -> float:
-    """How long to gather before the next write, if the last one took this long."""
+    """Return how long to coalesce before the next write, given the duration of the last one."""
     return max(keep_every_s, min(_PAUSES * took_s, KEEP_S_MAX))
 
 
 class Acknowledgements:
-    """What the application has dealt with, on its way to the own disk and to the broker.
+    """Sends processed positions to the state directory and to the broker.
 
     Rules:
 
-    1. Acknowledgements are gathered for `ack_after_s`, for all subscriptions at once.
-    2. Where there is a state, the broker hears of nothing that is not written down: else origins
-       could forget what the next process would ask for at another broker. Durable subscriptions are
-       gathered for `keep_every_s` there, or until a quarter of the window is used. A disk that
-       takes long is written to less often, so that the application waits for it a tenth of the time
-       at most, but every `KEEP_S_MAX` at least. What was not written when the process is killed
-       comes again.
-    3. What the application is told of a durable subscription (that it stands, where it starts) is
-       written down before it sees it, once for all that came together.
+    1. Acknowledgements of all subscriptions are coalesced for `ack_after_s`.
+    2. If there is a state directory, a position is written there before it is acknowledged to the
+       broker. Otherwise origins could discard events that the next process would request from
+       another broker. Positions of durable subscriptions are coalesced for `keep_every_s`, or until
+       a quarter of the window is used. Slow disks are written less often, so that writing takes at
+       most a tenth of the time, but at least every `KEEP_S_MAX`. Positions that are not written
+       when the process is killed are redelivered.
+    3. Announcements for a durable subscription (that it is accepted, where it starts) are written
+       before the application sees them, with one write for all frames received together.
 
-    State: what is owed is lost with the process, which is safe: it comes again.
+    State: pending acknowledgements are lost with the process, which is safe: the events are
+    redelivered.
     """
 
     def __init__(
@@ -121,44 +127,45 @@ class Acknowledgements:
         state: ClientState | None,
         arrived: Callable[[Subscription], Mapping[str, int] | None],
     ) -> None:
-        """`arrived` tells how far the streams that moved have come; None for a subscription that
-        cannot be acknowledged at its broker now."""
+        """`arrived` returns how far the moved streams of a subscription have arrived; None if the
+        subscription cannot be acknowledged at its broker now.
+        """
         self._state = state
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
-        #: Where the subscriptions are.
+        #: The broker that serves the subscriptions.
         self.home: BrokerConnection | None = None
         self._owing: dict[Subscription, None] = {}
-        self._owing_kept: dict[Subscription, None] = {}
-        self._paying = Debounce(options.ack_after_s, self._pay)
+        self._owing_durable: dict[Subscription, None] = {}
+        self._ack_timer = Debounce(options.ack_after_s, self._acknowledge_owing)
         self._keep_every_s = options.keep_every_s
-        self._keeping = Debounce(options.keep_every_s, self._keep)
-        self._is_unkept = False
+        self._save_timer = Debounce(options.keep_every_s, self._acknowledge_durable)
+        self._has_unsaved = False
 
-    def _is_kept(self, subscription: Subscription) -> bool:
+    def _is_persisted(self, subscription: Subscription) -> bool:
         return self._state is not None and subscription.is_durable
 
     # -- acknowledging --------------------------------------------------------------------------
 
     def owes(self, subscription: Subscription) -> None:
-        """There is something to acknowledge, soon."""
-        if self._is_kept(subscription):
-            self._owing_kept[subscription] = None
-            self._keeping.ask()
+        """Schedule an acknowledgement."""
+        if self._is_persisted(subscription):
+            self._owing_durable[subscription] = None
+            self._save_timer.ask()
         else:
             self._owing[subscription] = None
-            self._paying.ask()
+            self._ack_timer.ask()
 
-    def _pay(self) -> None:
+    def _acknowledge_owing(self) -> None:
         owing, self._owing = self._owing, {}
         self.acknowledge(owing)
 
-    def _keep(self) -> None:
-        owing, self._owing_kept = self._owing_kept, {}
+    def _acknowledge_durable(self) -> None:
+        owing, self._owing_durable = self._owing_durable, {}
         self.acknowledge(owing)
 
     def acknowledge(self, subscriptions: Iterable[Subscription]) -> None:
-        """Acknowledge what is dealt with, now."""
+        """Acknowledge the processed events of these subscriptions now."""
         home = self.home
         if home is None:
             return
@@ -168,39 +175,41 @@ class Acknowledgements:
             ticks = None if arrived is None else subscription.owed(arrived)
             if ticks:
                 owed[subscription.name] = ticks
-                self._is_unkept |= self._is_kept(subscription)
+                self._has_unsaved |= self._is_persisted(subscription)
         effects = home.session.ack(self._loop.time(), owed)
         self.settled()
         home.perform(effects)
 
-    # -- keeping --------------------------------------------------------------------------------
+    # -- persisting -----------------------------------------------------------------------------
 
     def told(self, subscription: Subscription) -> None:
-        """The application is about to hear something that its next process has to know."""
-        self._is_unkept |= self._is_kept(subscription)
+        """Note that the application is about to see something that its next process needs (rule
+        3).
+        """
+        self._has_unsaved |= self._is_persisted(subscription)
 
     def settled(self) -> None:
-        """All that came together was heard."""
-        if self._is_unkept:
+        """Write the changes of all frames received together."""
+        if self._has_unsaved:
             self.store()
 
     def store(self) -> None:
-        """Write down how durable subscriptions stand."""
-        self._is_unkept = False
+        """Write the resume points of the durable subscriptions."""
+        self._has_unsaved = False
         if self._state is not None and self.home is not None:
             began_s = self._loop.time()
             self._state.keep(self.home.session.standings())
-            self._keeping.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
+            self._save_timer.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
 
     def forget(self, subscription: Subscription) -> None:
-        """A subscription is over."""
+        """Remove a subscription that is over."""
         self._owing.pop(subscription, None)
-        self._owing_kept.pop(subscription, None)
+        self._owing_durable.pop(subscription, None)
 
     def close(self) -> None:
-        """Nothing more will be acknowledged."""
-        self._paying.cancel()
-        self._keeping.cancel()
+        """Stop acknowledging."""
+        self._ack_timer.cancel()
+        self._save_timer.cancel()
 
 
 class Subscriptions:
@@ -225,71 +234,71 @@ class Subscriptions:
         self._loop = asyncio.get_running_loop()
         self._home: BrokerConnection | None = None
         self._all: dict[str, Subscription] = {}
-        #: Those that look for their owner.
-        self._finding: set[str] = set()
-        #: Reliable ones that lost their connection → what they had received.
+        #: Durable subscriptions whose owner is being looked up.
+        self._looking_up: set[str] = set()
+        #: Reliable subscriptions that lost their connection → their received ticks.
         self._broken: dict[str, Mapping[str, int]] = {}
-        #: Durable ones that a former process knew → what it had acknowledged.
+        #: Durable subscriptions of an earlier process → the ticks that it acknowledged.
         self._resumed: dict[str, Mapping[str, int]] = {}
-        #: Those whose end was asked for.
+        #: Subscriptions whose end was requested.
         self._ending: set[str] = set()
         self._acknowledging = Acknowledgements(options, state, self._arrived)
 
     # -- the application ------------------------------------------------------------------------
 
     def subscribe(self, wish: SubscribeRequest, on_withheld: OnWithheld | None) -> Subscription:
-        """Make a subscription, or come back to a durable one."""
-        known = self._all.get(wish.name)
-        if known is not None and known.is_unclaimed and known.wish == wish:
-            known.is_unclaimed, known.on_withheld = False, on_withheld
-            return known
-        if known is not None:
-            what = f"this client has a subscription {wish.name!r} already"
-            raise DuplicateIdError(f"{what}; read that one, or choose another name")
+        """Create a subscription, or resume a durable one."""
+        existing = self._all.get(wish.name)
+        if existing is not None and existing.is_unclaimed and existing.wish == wish:
+            existing.is_unclaimed, existing.on_withheld = False, on_withheld
+            return existing
+        if existing is not None:
+            what = f"this client already has a subscription {wish.name!r}"
+            raise DuplicateIdError(f"{what}; read from it, or choose another name")
         subscription = Subscription(self, wish, on_withheld)
-        kept = (
+        resume_point = (
             self._state.standing(wish.name) if self._state and wish.quality == "durable" else None
         )
         self._all[wish.name] = subscription
         try:
-            if kept is not None:
+            if resume_point is not None:
                 subscription.was_resumed = True
-                self._resumed[wish.name] = kept.acked
-                self._take_over(subscription, wish.renewed(kept))
+                self._resumed[wish.name] = resume_point.acked
+                self._take_over(subscription, wish.renewed(resume_point))
             elif wish.quality == "durable" and not wish.is_new:
-                self._finding.add(wish.name)
-                self._ask(subscription, "resume")
+                self._looking_up.add(wish.name)
+                self._request(subscription, "resume")
             else:
-                self._ask(subscription, wish.start)
+                self._request(subscription, wish.start)
         except BaseException:
             del self._all[wish.name]
             raise
         return subscription
 
     def progress(self, subscription: Subscription) -> Mapping[str, int]:
-        """Stream → everything up to this tick has arrived."""
+        """Return, by stream, the tick up to which everything has arrived."""
         broken = self._broken.get(subscription.name)
         if broken is not None:
             return broken
         return {} if self._home is None else self._home.session.progress(subscription.name)
 
     def owes(self, subscription: Subscription) -> None:
-        """There is something to acknowledge, soon."""
+        """Schedule an acknowledgement."""
         self._acknowledging.owes(subscription)
 
     def acknowledge(self, subscription: Subscription) -> None:
-        """Acknowledge what is dealt with, now."""
+        """Acknowledge the processed events now."""
         self._acknowledging.acknowledge([subscription])
 
     def _arrived(self, subscription: Subscription) -> Mapping[str, int] | None:
-        """How far its streams have come; None if it cannot be acknowledged."""
+        """Return how far its streams have arrived; None if it cannot be acknowledged now."""
         home, name = self._home, subscription.name
         if home is None or name not in self._all or name in self._broken:
             return None
         return home.session.received(name, subscription.moved)
 
     def end(self, subscription: Subscription) -> None:
-        """Ask the broker for the end."""
+        """Request the end of a subscription from the broker."""
         name, home = subscription.name, self._home
         if name in self._ending:
             return
@@ -300,7 +309,7 @@ class Subscriptions:
             self._over(name, TellEnded(name, self._broken[name]))
 
     def withdraw(self, subscription: Subscription) -> None:
-        """The call that asked for it was cancelled (rule 6)."""
+        """Withdraw the subscription of a cancelled call (rule 6)."""
         subscription.is_unclaimed = subscription.is_durable and not subscription.wish.is_new
         if not subscription.is_unclaimed:
             self.end(subscription)
@@ -308,31 +317,35 @@ class Subscriptions:
     # -- brokers --------------------------------------------------------------------------------
 
     def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
-        """There is a home again: let it have every subscription."""
+        """Move every subscription to a new home."""
         if old is not None and old is not new:
             self._acknowledging.acknowledge(self._all.values())
         self._home = self._acknowledging.home = new
         now = self._loop.time()
         for name, subscription in list(self._all.items()):
             if not new.session.knows(name):
-                standing = self._let_go(old, subscription)
-                if standing is not None:
-                    self._take_over(subscription, standing)
+                resume_point = self._release(old, subscription)
+                if resume_point is not None:
+                    self._take_over(subscription, resume_point)
                 elif name in self._broken:
-                    self._mend(subscription)
+                    self._renew(subscription)
                 else:
-                    is_finding = name in self._finding
-                    self._ask(subscription, "resume" if is_finding else subscription.wish.start)
+                    is_looking_up = name in self._looking_up
+                    self._request(
+                        subscription, "resume" if is_looking_up else subscription.wish.start
+                    )
                 if name in self._ending and new.session.knows(name):
                     new.perform(new.session.unsubscribe(now, name))
 
     def connected(self, uplink: BrokerConnection) -> None:
-        """The effects of a new connection are about to be performed."""
+        """Prepare for a new connection, whose effects are about to be performed."""
         if uplink is self._home:
             self._acknowledging.store()
 
     def lost(self, uplink: BrokerConnection) -> None:
-        """The home is gone: what is not durable has to be asked for again."""
+        """Handle the loss of the home; subscriptions that are not durable must be requested
+        again.
+        """
         if uplink is not self._home:
             return
         session = uplink.session
@@ -347,10 +360,10 @@ class Subscriptions:
             else:
                 self.hear(effect)
 
-    def _let_go(
+    def _release(
         self, old: BrokerConnection | None, subscription: Subscription
     ) -> ResumePoint | None:
-        """Take a subscription out of the old session; its standing if it is durable."""
+        """Remove a subscription from the old session; return its resume point if it is durable."""
         name = subscription.name
         if old is None or not old.session.knows(name):
             return None
@@ -358,24 +371,24 @@ class Subscriptions:
             old.session.unsubscribe(self._loop.time(), name)
             return None
         if name in self._ending:
-            every = old.session.standings()
-            return next(standing for standing in every if standing.name == name)
+            resume_points = old.session.standings()
+            return next(resume_point for resume_point in resume_points if resume_point.name == name)
         return old.session.let_go(name)
 
-    def _mend(self, subscription: Subscription) -> None:
-        """Ask for a reliable subscription from where its connection broke."""
+    def _renew(self, subscription: Subscription) -> None:
+        """Request a reliable subscription again, after the last received ticks."""
         received = self._broken[subscription.name]
         if subscription.waiting_events >= subscription.wish.window:
-            reason = f"{LOST}, and too much of what came before is not read yet"
+            reason = f"{LOST}, and the window is full of unread events"
             self._fail(subscription, SubscriptionCutError(subscription.name, reason), None)
         elif received:
-            self._ask(subscription, "resume", received)
+            self._request(subscription, "resume", received)
         else:
-            self._ask(subscription, subscription.wish.start)
+            self._request(subscription, subscription.wish.start)
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests to the broker -----------------------------------------------------------------
 
-    def _ask(
+    def _request(
         self, subscription: Subscription, start: StartKind, ticks: Mapping[str, int] | None = None
     ) -> None:
         wish, home = subscription.wish, self._home
@@ -398,19 +411,19 @@ class Subscriptions:
             self._acknowledging.store()
         home.perform(effects)
 
-    def _take_over(self, subscription: Subscription, standing: ResumePoint) -> None:
+    def _take_over(self, subscription: Subscription, resume_point: ResumePoint) -> None:
         home = self._home
         assert home is not None
-        effects = home.session.take_over(self._loop.time(), standing)
+        effects = home.session.take_over(self._loop.time(), resume_point)
         if not subscription.episode:
             self._episodes.begin(subscription, "resume", home.broker, {})
         self._acknowledging.store()
         home.perform(effects)
 
-    # -- what the broker says -------------------------------------------------------------------
+    # -- messages from the broker ---------------------------------------------------------------
 
     def hear(self, effect: SessionEffect) -> None:
-        """The home says something about a subscription."""
+        """Handle an effect that concerns a subscription."""
         if not isinstance(
             effect, TellStart | TellWithheld | TellStands | TellEnded | TellCut | TellRefused
         ):
@@ -427,8 +440,8 @@ class Subscriptions:
             span = (effect.stream, effect.first, effect.last, effect.reason)
             subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
         elif isinstance(effect, TellStands):
-            subscription.was_resumed |= subscription.name in self._finding
-            self._finding.discard(subscription.name)
+            subscription.was_resumed |= subscription.name in self._looking_up
+            self._looking_up.discard(subscription.name)
             self._broken.pop(subscription.name, None)
             subscription.stands()
         elif isinstance(effect, TellRefused):
@@ -437,7 +450,7 @@ class Subscriptions:
             self._over(subscription.name, effect)
 
     def deliver(self, effect: DeliverToApplication) -> None:
-        """The home has an event for a subscription."""
+        """Queue an event for its subscription."""
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
@@ -449,30 +462,31 @@ class Subscriptions:
         subscription.arrived(Received(event, *place, subscription, subscription.episode))
 
     def progressed(self, frame: AnyClientFrame) -> None:
-        """This frame was heard; it may have said how far a stream has gone, or only that."""
+        """Note the progress of streams that a frame reports."""
         if isinstance(frame, Deliver):
             for matches in frame.matches:
                 self._moved(matches.subscription, frame.stream)
         elif isinstance(frame, StartsAt | WithheldFrame):
             self._moved(frame.subscription, frame.stream)
         elif isinstance(frame, Subscribed):
-            self._stands_at(frame.subscription, frame.ticks)
+            self._resumed_at(frame.subscription, frame.ticks)
 
     def _moved(self, name: str, stream: str) -> None:
         subscription = self._all.get(name)
-        # Where something waits for the application, there is more to say when that is dealt with.
+        # With unprocessed events in the queue, processing them triggers the acknowledgement.
         if subscription is not None and subscription.moves(stream):
             self._acknowledging.owes(subscription)
 
     def settled(self) -> None:
-        """All that came together was heard."""
+        """Finish a group of frames that were received together."""
         self._acknowledging.settled()
 
-    def _stands_at(self, name: str, ticks: Mapping[str, int]) -> None:
-        """A subscription stands, on streams that the broker knows at these ticks.
+    def _resumed_at(self, name: str, ticks: Mapping[str, int]) -> None:
+        """Record the starts of a resumed subscription.
 
-        Where a former process had got to, the session tells no start; the broker may have heard of
-        later acknowledgements than were written down."""
+        The session announces no start for streams that an earlier process had acknowledged; the
+        broker may have received later acknowledgements than were written to disk.
+        """
         acked = self._resumed.pop(name, {})
         subscription = self._all.get(name)
         if subscription is not None:
@@ -483,12 +497,12 @@ class Subscriptions:
 
     def _refused(self, subscription: Subscription, effect: TellRefused) -> None:
         name = subscription.name
-        if name in self._finding and effect.code == UNKNOWN and not subscription.wish.must_exist:
-            self._finding.discard(name)
+        if name in self._looking_up and effect.code == UNKNOWN and not subscription.wish.must_exist:
+            self._looking_up.discard(name)
             if name in self._ending:
                 self._over(name, TellEnded(name, {}))
             else:
-                self._ask(subscription, subscription.wish.start)
+                self._request(subscription, subscription.wish.start)
             return
         if name in self._broken:
             failure: ClientError = SubscriptionCutError(name, f"{LOST}, and {effect.reason}")
@@ -507,18 +521,18 @@ class Subscriptions:
         subscription.ends(effect.ticks)
 
     def _fail(
-        self, subscription: Subscription, failure: ClientError, standing: ResumePoint | None
+        self, subscription: Subscription, failure: ClientError, resume_point: ResumePoint | None
     ) -> None:
-        if standing is not None and self._state is not None:
-            self._state.keep([standing])
+        if resume_point is not None and self._state is not None:
+            self._state.keep([resume_point])
         self._forget(subscription.name)
         self._episodes.end(subscription)
         if subscription.is_durable:
-            subscription.drop()  # it is somebody else's now, who gets what was not read here
+            subscription.drop()  # the next owner receives the unread events
         subscription.fails(failure)
 
     def give_up(self, subscription: Subscription, failure: ClientError) -> None:
-        """What it is about is not there any more."""
+        """End a subscription because the pattern that it reads no longer exists."""
         name, home = subscription.name, self._home
         if home is not None and home.session.knows(name):
             home.perform(home.session.unsubscribe(self._loop.time(), name))
@@ -527,20 +541,20 @@ class Subscriptions:
 
     def _forget(self, name: str) -> None:
         self._acknowledging.forget(self._all.pop(name))
-        self._finding.discard(name)
+        self._looking_up.discard(name)
         self._ending.discard(name)
         self._broken.pop(name, None)
         self._resumed.pop(name, None)
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Acknowledge everything that is dealt with, and write it down."""
+        """Acknowledge and persist all processed events."""
         self._acknowledging.acknowledge(self._all.values())
         self._acknowledging.store()
 
     def close(self, failure: ClientError | None) -> None:
-        """Nothing more will arrive. Durable subscriptions stay with the network."""
+        """End all subscriptions. Durable ones stay in the network."""
         self._acknowledging.close()
         for subscription in list(self._all.values()):
             self._forget(subscription.name)

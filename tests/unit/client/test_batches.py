@@ -257,7 +257,7 @@ def test_a_client_does_not_commit_to_a_sink_at_another_broker_than_before() -> N
             await a.kill()
             await until(lambda: client.is_connected and client.origin == "b")
             await client.stage("u", [{"n": 1}])
-            with pytest.raises(BatchRefusedError, match="is at 'a', and the client at 'b'") as no:
+            with pytest.raises(BatchRefusedError, match="is at 'a', but the client is at 'b'") as no:
                 await commit(client, 0, "u")
             assert no.value.code == "other-broker"
             await client.commit(sink="in vain", query="q", batch=0, tokens=["u"])
@@ -362,7 +362,7 @@ def test_bad_arguments_are_named() -> None:
                 await client.stage("", [])
             with pytest.raises(LocalError, match="tokens is a text"):
                 await client.commit(sink="s", query="q", batch=0, tokens="t")
-            with pytest.raises(LocalError, match="batch -1 is no number"):
+            with pytest.raises(LocalError, match="batch -1 is invalid"):
                 await commit(client, -1)
             with pytest.raises(EventError, match="sink is empty"):
                 await client.commit(sink="", query="q", batch=0, tokens=[])

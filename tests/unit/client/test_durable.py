@@ -90,7 +90,7 @@ def test_a_subscription_that_must_exist_is_found_or_refused_and_never_made() -> 
 def test_whether_a_subscription_exists_is_said_of_durable_ones_and_in_one_way() -> None:
     async def story() -> None:
         async with network("a") as (a,), await connect(a.address, name="s") as client:
-            with pytest.raises(LocalError, match="say which with durable="):
+            with pytest.raises(LocalError, match="name it with durable="):
                 await client.subscribe("TRUE", must_exist=True)
             with pytest.raises(LocalError, match="cannot both be new and exist"):
                 await client.subscribe("TRUE", durable="d", new=True, must_exist=True)

@@ -143,7 +143,7 @@ def test_a_pattern_that_is_kept_and_gone_is_a_warning(caplog: pytest.LogCaptureF
             await other.drop_pattern("rise")
             await until(lambda: caplog.messages)
             assert [record.levelname for record in caplog.records] == ["WARNING"]
-            assert "pattern 'rise' is kept here, and is gone: there was a" in caplog.text
+            assert "pattern 'rise', renewed by this client, is gone: there was a" in caplog.text
             count = len(frames_of(a, Keep))
             await rise(keeper)
             assert len(frames_of(a, Keep)) == count

@@ -60,7 +60,7 @@ def test_a_match_has_its_events_by_part_and_their_times() -> None:
             assert matched["high"].get("nothing", 7) == 7
             assert "low" in matched
             assert "other" not in matched
-            with pytest.raises(KeyError, match="it has some of low, high"):
+            with pytest.raises(KeyError, match="its parts are low, high"):
                 _ = matched["other"]
             assert [each.stream for each in matched.events] == ["a", "a"]
             assert matched.first_ns == matched["low"].time_ns <= matched.last_ns

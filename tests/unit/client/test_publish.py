@@ -57,7 +57,7 @@ def test_a_time_limit_may_be_a_timedelta() -> None:
 def test_an_event_is_taken_as_it_is() -> None:
     event = Event({"a": 1})
     assert compose(event, DEFAULT_LIMITS) is event
-    with pytest.raises(EventError, match="priority must be said when making it"):
+    with pytest.raises(EventError, match="set priority when creating it"):
         compose(event, DEFAULT_LIMITS, priority=1)
 
 

@@ -98,7 +98,7 @@ def test_a_request_is_given_as_attributes() -> None:
         from anabranch import Event
 
         async with network("a") as (a,), await connect(a.address) as client:
-            with pytest.raises(EventError, match="as attributes"):
+            with pytest.raises(EventError, match="takes attributes"):
                 await client.request(Event({"question": 1}))
 
     run(story)
