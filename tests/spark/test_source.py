@@ -293,7 +293,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_task_is_waited_for(
         options = read_options({**given, "patienceSeconds": "1"}, "batch read")
         task = batch_reader(options, COLUMNS).read(part)
         all_["a"].end(signal.SIGKILL)
-        with pytest.raises(ConnectError, match="the stream could not be read for"):
+        with pytest.raises(ConnectError, match="the stream was not readable for"):
             next(task)
 
 

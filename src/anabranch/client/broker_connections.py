@@ -1,20 +1,20 @@
-"""Which brokers a client is at, and how it gets to another one.
+"""Connections of a client to its brokers, and failover between them.
 
-A client has a *home*, where its subscriptions are, and an *origin*, where its events go. Mostly
-these are one broker. Rules:
+A client has a *home*, the broker that serves its subscriptions, and an *origin*, the broker that
+receives its events. Usually both are the same broker. Rules:
 
-1. A lost home is looked for at the next address at once, then round and round, with a pause after
-   every round that doubles up to a bound; each pause is a random part of that, so that the clients
-   of a broker that died do not arrive elsewhere all at the same moment.
-2. Subscriptions go to the new home at once. The publisher follows if nothing of it is unconfirmed;
-   otherwise it stays with its origin, however long that takes: nobody else knows whether the origin
-   has its last events. Then there are two connections until the origin has answered.
-3. A broker is who it says it is in its greeting. Addresses may lead to other brokers than before,
-   and several of them to one: a second connection to a broker that we are connected to is given up
-   before anything is said on it.
-4. All brokers are of one network: the one that was asked for, or that of the first broker.
+1. Failover. A client that loses its home tries the next address at once, then all addresses in
+   turn, with a back-off after every round. The back-off doubles up to a bound and has full jitter,
+   so that the clients of a failed broker do not reconnect all at once.
+2. Publisher. Subscriptions move to the new home at once. The publisher follows when it has no
+   unconfirmed events. Until then it stays with its origin, for as long as that takes, because only
+   the origin knows whether it has the last events. The client has two connections in the meantime.
+3. Identity. A broker is identified by the name in its greeting. An address may lead to another
+   broker than before, and several addresses to the same broker. A second connection to a broker is
+   closed before anything is sent on it.
+4. Network. All brokers belong to one network: the requested one, or that of the first broker.
 
-State: volatile. What the publisher and the subscriptions know of themselves is in the sessions.
+State: volatile. The state of the publisher and the subscriptions is in the sessions.
 """
 
 import asyncio
@@ -39,30 +39,29 @@ from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting, decode_greeting, encode_greeting, objection
 from anabranch.wire.transport import Connection, Owner
 
-#: A context; None: plaintext, on this machine only; False: plaintext anywhere.
+#: An SSLContext; None for plaintext on this machine only; False for plaintext to any machine.
 Tls = ssl.SSLContext | None | bool
 
-#: Seconds of silence before TCP asks whether the other side is there, between questions, and how
-#: many go unanswered.
+#: TCP keep-alive: seconds before the first probe, between probes, and the number of probes.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
-#: How the library says that what came was no TLS at all.
+#: The reasons that OpenSSL gives when the peer does not use TLS.
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 
 
 class ConnectAttempt:
-    """One attempt to reach a broker: connect, greet, check the answer.
+    """An attempt to connect to a broker and complete the handshake.
 
         call = await dial(address, greeting, tls, within_s)
         call.hand_over(owner)
 
-    A `ConnectAttempt` is a connection on which both sides have greeted and nothing else was sent.
-    Its new owner gets every frame that follows. Rules:
+    A successful attempt is a connection on which both sides have sent their greeting and nothing
+    else. Its new owner receives all following frames. Rules:
 
-    1. Any failure is a `ConnectError` that names the address and what is wrong there.
-    2. Without TLS only this machine is dialled, unless the application says `tls=False`.
-    3. Frames may have as many bytes as the smaller of both greetings allows.
-    4. A machine that vanishes without a word is found out by the keep-alive of TCP.
+    1. Every failure is a `ConnectError` that names the address and the cause.
+    2. Without TLS, only this machine is allowed, unless the application passes `tls=False`.
+    3. The maximum frame size is the smaller of both greetings.
+    4. TCP keep-alive detects a machine that disappears silently.
     """
 
     def __init__(self, address: Address, ours: Greeting) -> None:
@@ -73,41 +72,41 @@ class ConnectAttempt:
 
     @property
     def theirs(self) -> Greeting:
-        """What the broker said about itself."""
+        """The broker's greeting."""
         return self.greeted.result()
 
     @property
     def frame_bytes_max(self) -> int:
-        """What both sides agreed on."""
+        """The negotiated maximum frame size."""
         return min(self._ours.frame_bytes_max, self.theirs.frame_bytes_max)
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is still there."""
+        """Whether the connection is open."""
         return self.connection is not None and self.connection.is_open
 
     def hand_over(self, owner: Owner) -> Connection:
-        """From now on somebody else hears what happens on the connection."""
+        """Pass the connection to its new owner."""
         assert self.connection is not None
         self.connection.hand_over(owner)
         return self.connection
 
     def give_up(self, reason: str) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self.connection is not None:
             self.connection.cut(reason)
 
-    # -- for the connection ---------------------------------------------------------------------
+    # -- called by the connection ---------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """The socket is connected: speak first."""
+        """Send the client's greeting."""
         self.connection = connection
         connection.send(encode_greeting(self._ours))
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """The greeting. Nothing follows it before we have said more."""
+        """Check the broker's greeting. The broker sends nothing else before the client does."""
         if self.greeted.done():
-            raise RemoteError("the broker speaks before it is spoken to")
+            raise RemoteError("the broker sent a frame before the client did")
         try:
             theirs = decode_greeting(frames[0])
             reason = objection(self._ours, theirs)
@@ -120,23 +119,23 @@ class ConnectAttempt:
         connection.allow(self.frame_bytes_max)
 
     def full(self, connection: Connection, full: bool) -> None:
-        """A greeting fills nothing."""
+        """Ignore backpressure; a greeting is small."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """The connection is over."""
+        """Fail the attempt."""
         if connection.tls is None and not connection.received_bytes:
-            reason += " before it greeted; if it wants TLS, say whom to trust (tls=…, --ca)"
+            reason += " before its greeting; if it requires TLS, give a CA file (tls=…, --ca)"
         self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(ConnectError(f"{self.address}: {reason}"))
-            # Whoever has given up waiting does not want to hear of it.
+            # Mark the exception as retrieved: the caller may have timed out.
             self.greeted.exception()
 
 
 async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> ConnectAttempt:
-    """Reach the broker at this address, or say with a `ConnectError` why not."""
+    """Connect to the broker at this address; raise `ConnectError` with the cause of a failure."""
     call = ConnectAttempt(address, ours)
     try:
         async with asyncio.timeout(within_s):
@@ -148,7 +147,7 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
     except ssl.SSLCertVerificationError as error:
         raise ConnectError(
             f"{address}: its certificate is not accepted: {error.verify_message};"
-            " is the authority that of this network?"
+            " is the CA that of this network?"
         ) from error
     except ssl.SSLError as error:
         raise ConnectError(f"{address}: {_tls_failure(error)}") from error
@@ -157,103 +156,105 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
             raise
         raise ConnectError(f"{address}: {_failure(error, tls)}") from error
     except asyncio.CancelledError:
-        call.give_up("not wanted any more")
+        call.give_up("no longer needed")
         raise
     return call
 
 
 def _silence(call: ConnectAttempt) -> str:
-    """How far a call came that nobody has answered."""
+    """Describe how far an attempt got before it timed out."""
     if call.connection is None:
         return "no answer"
-    return "somebody listens, but has not greeted as a broker does at its port for clients"
+    return "connected, but received no greeting; is that a broker's client port?"
 
 
 def _failure(error: OSError, tls: Tls) -> str:
     if isinstance(error, ConnectionResetError) and isinstance(tls, ssl.SSLContext):
-        return "it hung up when it was asked for TLS; is that the port for clients, and has it TLS?"
-    # Names that cannot be looked up have numbers of their own, below zero.
-    known = error.errno is not None and error.errno > 0
-    reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
-    return reason.lower() or "it hung up"
+        return (
+            "it closed the connection during the TLS handshake; is that the client port, with TLS?"
+        )
+    # Name resolution errors have negative numbers.
+    is_system_error = error.errno is not None and error.errno > 0
+    reason = os.strerror(error.errno or 0) if is_system_error else error.strerror or str(error)
+    return reason.lower() or "it closed the connection"
 
 
 def _tls_failure(error: ssl.SSLError) -> str:
     if error.reason in _NO_TLS:
-        return "what answers speaks no TLS; is that the port for clients, and has it TLS?"
+        return "the server does not use TLS; is that the client port, with TLS?"
     return f"TLS failed: {error.reason or error}"
 
 
 async def _open(call: ConnectAttempt, tls: Tls) -> None:
     address = call.address
     loop = asyncio.get_running_loop()
-    # A bool is no context; None and False are both plaintext.
+    # A bool is not a context; None and False both mean plaintext.
     context = tls if isinstance(tls, ssl.SSLContext) else None
     transport, _ = await loop.create_connection(
         lambda: Connection(call), address.host, address.port, ssl=context
     )
-    plug = transport.get_extra_info("socket")
-    if plug is not None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
         with contextlib.suppress(OSError):
-            plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in _KEEP_ALIVE:
                 if hasattr(socket, name):
-                    plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def check_tls(addresses: list[Address], tls: Tls) -> None:
-    """Refuse to send in the clear what the application did not say may be seen."""
+    """Raise `LocalError` before sending plaintext to another machine without permission."""
     if tls is True:
-        raise LocalError("tls=True says not whom to trust; give an ssl.SSLContext")
+        raise LocalError("tls=True does not name a CA; give an ssl.SSLContext or a CA file")
     for address in addresses:
         if tls is None and not address.is_here:
             raise LocalError(
-                f"address {address} is not on this machine, and there is no tls; give"
-                " tls=ssl.create_default_context(cafile=…), or tls=False if anybody may read along"
+                f"address {address} is not on this machine, and tls is not set; give"
+                " tls=ssl.create_default_context(cafile=…), or tls=False to allow plaintext"
             )
 
 
-#: How late a deadline of the session may be noticed.
+#: How late a session deadline may be noticed.
 _GRANULARITY_S = 0.05
 
 
 class SessionListener(Protocol):
-    """Who hears what happens at a broker."""
+    """Receives the events of a session."""
 
     def connected(self, uplink: "BrokerConnection", effects: SessionEffects) -> None:
-        """There is a connection; the effects are to be performed."""
+        """Handle a new connection; `effects` are still to be performed."""
 
     def hear(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
-        """The session has news for the application."""
+        """Handle an effect for the application."""
 
     def progressed(self, uplink: "BrokerConnection", frame: AnyClientFrame) -> None:
-        """This frame was dealt with; it may have moved a subscription."""
+        """Handle a processed frame, which may have moved a subscription."""
 
     def settled(self, uplink: "BrokerConnection") -> None:
-        """All frames that came together were dealt with; the application has seen nothing yet."""
+        """Handle the end of a group of frames received together, before the application sees
+        them.
+        """
 
     def lost(self, uplink: "BrokerConnection", reason: str) -> None:
-        """There is no connection any more; the session has not been told."""
+        """Handle a lost connection; the session has not been notified yet."""
 
 
 class BrokerConnection:
-    """A client at one broker: the session, and the connection it has at the moment, if any.
+    """A client's session with one broker, and its current connection, if any.
 
-    An uplink is for one broker, known by the name in its greeting, and for any number of
-    connections to it, one after the other. It turns the session's effects into frames, and tells
-    everything else to its listener. Rules:
+    The broker is identified by the name in its greeting. A `BrokerConnection` outlives any number
+    of connections to it. It sends the frames that the session emits, and passes all other effects
+    to its listener. Rules:
 
-    1. Frames leave in the order in which the session asked for them. Events that are published in
-       one turn of the event loop leave in few frames instead of one frame each; that changes
-       nothing but their price.
-    2. What cannot be sent because there is no connection is dropped: the session says it again.
-    3. A frame that breaks the protocol costs the broker the connection, never the application.
-    4. A broker that has said nothing for `heartbeat_s` is asked whether it is there (`Alive`),
-       again and again; after `dead_after_s` without a word the connection is given up. What counts
-       is how often it was asked: if it was this program that stood still, the broker is not to
-       blame.
+    1. Frames leave in the order in which the session emitted them. Events published in one turn of
+       the event loop are coalesced into few frames.
+    2. Frames without a connection are dropped; the session resends what matters.
+    3. A frame that violates the protocol closes the connection and never affects the application.
+    4. A broker that is silent for `heartbeat_s` gets a heartbeat (`Alive`), repeatedly. After
+       `dead_after_s` of silence the connection is closed. Silence is measured in unanswered
+       heartbeats, so that a pause of this process is not blamed on the broker.
 
-    State: the session's; see there what may be lost.
+    State: that of the session; see there for what may be lost.
     """
 
     def __init__(
@@ -271,21 +272,21 @@ class BrokerConnection:
         self._session_options = options.for_session(call.frame_bytes_max)
         self._limits = Limits()
         self._loop = asyncio.get_running_loop()
-        #: The session has nothing to say any more; another one takes its place.
+        #: Whether the session can no longer publish; a new one takes its place.
         self.is_spent = False
         self._connection: Connection | None = None
-        #: Whether no connection is being left.
+        #: Set unless a connection is being closed.
         self._left = asyncio.Event()
         self._left.set()
         self._connected_at = 0.0
-        #: Events that wait for the end of this turn.
+        #: Events that are sent at the end of this turn.
         self._bodies: list[bytes] = []
         self._bodies_bytes = 0
         self._alarm: asyncio.TimerHandle | None = None
-        #: When it is asked next whether the broker is silent,
-        self._look_at = 0.0
-        #: whether it has spoken since it was last, and how often it had not.
-        self._has_spoken = False
+        #: When to check for silence next,
+        self._check_at = 0.0
+        #: whether a frame arrived since the last check, and the number of checks without one.
+        self._has_received = False
         self._silences = 0
 
     # -- the connection -------------------------------------------------------------------------
@@ -296,33 +297,33 @@ class BrokerConnection:
         return self._connection is not None
 
     def is_for(self, broker: str) -> bool:
-        """Whether a connection to this broker belongs here."""
+        """Return whether a connection to this broker belongs to this object."""
         return self.broker == broker and not self.is_spent
 
     @property
     def frame_bytes_max(self) -> int:
-        """What the broker takes at once, as far as it has ever said so."""
+        """The maximum frame size of the latest connection."""
         return self._limits.frame_bytes_max
 
     @property
     def connected_for_s(self) -> float:
-        """How long the present or last connection has been there."""
+        """The age of the current or last connection."""
         return self._loop.time() - self._connected_at
 
     def attach(self, call: ConnectAttempt) -> None:
-        """There is a new connection, on which both sides have greeted."""
+        """Use a new connection that has completed the handshake."""
         assert self._connection is None
         self.address = call.address
         self._limits = Limits(frame_bytes_max=call.frame_bytes_max)
         self._connection = call.hand_over(self)
         self._connected_at = now = self._loop.time()
-        self._look_at = now + self._options.heartbeat_s
-        self._has_spoken = True
+        self._check_at = now + self._options.heartbeat_s
+        self._has_received = True
         self._listener.connected(self, self.session.connected(now))
         self._wake_within(now, self._options.heartbeat_s)
 
     def hang_up(self, reason: str) -> None:
-        """End the connection when what was sent is written; nobody is told."""
+        """Close the connection after sending pending frames, without notifying the listener."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._send_bodies(connection)
@@ -332,21 +333,21 @@ class BrokerConnection:
         self._stop_alarm()
 
     async def wait_until_left(self) -> None:
-        """Wait until a connection that was hung up is gone."""
+        """Wait until a connection closed with `hang_up` is gone."""
         await self._left.wait()
 
     def cut(self, reason: str) -> None:
-        """End the connection now; the listener hears of it."""
+        """Close the connection now and notify the listener."""
         if self._connection is not None:
             self._connection.cut(reason)
 
     def opened(self, connection: Connection) -> None:
-        """Never: a connection is handed over when it is open."""
+        """Never called: connections are handed over open."""
 
     def received(self, connection: Connection, frames: list[bytes]) -> None:
-        """The broker has said something."""
+        """Process frames from the broker."""
         now = self._loop.time()
-        self._has_spoken = True
+        self._has_received = True
         for data in frames:
             if connection is not self._connection:
                 break
@@ -357,10 +358,10 @@ class BrokerConnection:
         self._wake_within(now, _GRANULARITY_S)
 
     def full(self, connection: Connection, full: bool) -> None:
-        """The broker reads slowly; what waits is bounded by what may be unconfirmed."""
+        """Ignore backpressure; the limit on unconfirmed events bounds the send buffer."""
 
     def closed(self, connection: Connection, reason: str) -> None:
-        """The connection is over."""
+        """Handle the end of a connection."""
         if self._connection is None:
             self._left.set()
         elif connection is self._connection:
@@ -372,7 +373,9 @@ class BrokerConnection:
     # -- effects --------------------------------------------------------------------------------
 
     def perform(self, effects: SessionEffects) -> None:
-        """Send what is to be sent, and tell the rest; one that is wrong spoils no other."""
+        """Send the frames and pass the other effects on; an invalid one does not affect the
+        rest.
+        """
         failure: RemoteError | None = None
         for effect in effects:
             if isinstance(effect, SendFrame):
@@ -397,7 +400,7 @@ class BrokerConnection:
         self._wake_within(self._loop.time(), _GRANULARITY_S)
 
     def _gather(self, connection: Connection, bodies: list[bytes]) -> None:
-        """Keep events until the end of this turn, or until a frame is full."""
+        """Coalesce events until the end of this turn, or until a frame is full."""
         options = self._session_options
         size = sum(map(len, bodies))
         if self._bodies and (
@@ -413,7 +416,7 @@ class BrokerConnection:
     def _end_of_turn(self) -> None:
         if self._connection is not None:
             self._send_bodies(self._connection)
-            # Now, not with what the connection would gather in another turn.
+            # Now, instead of coalescing with the frames of the next turn.
             self._connection.flush()
 
     def _send_bodies(self, connection: Connection) -> None:
@@ -439,43 +442,43 @@ class BrokerConnection:
     def _wake(self) -> None:
         self._alarm = None
         now = self._loop.time()
-        if now >= self._look_at:
-            self._look(now)
+        if now >= self._check_at:
+            self._check_alive(now)
         if self._connection is None:
             return
         self.perform(self.session.time_passed(now))
-        self._wake_within(now, max(self._look_at - now, _GRANULARITY_S))
+        self._wake_within(now, max(self._check_at - now, _GRANULARITY_S))
         deadline = self.session.next_deadline()
         if deadline is not None:
             self._wake_within(now, max(deadline - now, _GRANULARITY_S))
 
-    def _look(self, now: float) -> None:
-        """Ask a silent broker whether it is there; give it up if it was asked often enough."""
+    def _check_alive(self, now: float) -> None:
+        """Send a heartbeat to a silent broker; close the connection after `dead_after_s`."""
         options = self._options
-        self._look_at = now + options.heartbeat_s
-        self._silences = 0 if self._has_spoken else self._silences + 1
-        self._has_spoken = False
+        self._check_at = now + options.heartbeat_s
+        self._silences = 0 if self._has_received else self._silences + 1
+        self._has_received = False
         if self._silences * options.heartbeat_s >= options.dead_after_s:
-            self.cut(f"nothing was heard for {options.dead_after_s:g} s")
+            self.cut(f"nothing was received for {options.dead_after_s:g} s")
         elif self._silences:
             self._send(Alive())
 
 
 _log = logging.getLogger("anabranch.client")
-#: What a frame has beside the events in it.
+#: The overhead of a frame beside its events.
 _FRAMING_BYTES_MAX = 64
-#: How long the end of connections is waited for.
+#: How long to wait for connections to close.
 _LEAVE_S = 1.0
 
 
 class ConnectionListener(Protocol):
-    """Who is told where it is."""
+    """Is notified when the home or the origin changes."""
 
     def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
-        """There is a home again, perhaps another one; it is not connected yet, or not here."""
+        """Handle a home, new or regained; it may not be connected yet."""
 
     def publisher_moved(self) -> None:
-        """The events go to another broker from now on."""
+        """Handle a new origin."""
 
 
 class BrokerConnections:
@@ -499,33 +502,33 @@ class BrokerConnections:
         self._limits = limits
         self._next = 0
         self._failures = 0
-        #: Address → what was wrong there the last time.
+        #: Address → the last problem there.
         self._problems: dict[Address, str] = {}
         self._search: asyncio.Task[None] | None = None
-        self._return: asyncio.Task[None] | None = None
+        self._origin_search: asyncio.Task[None] | None = None
         self._is_closed = False
-        #: Set when there is a home for the first time.
+        #: Set when the first home is found.
         self._arrived = asyncio.Event()
         self._listener: SessionListener | None = None
-        self._traveller: ConnectionListener | None = None
+        self._move_listener: ConnectionListener | None = None
         self.home: BrokerConnection | None = None
         self.origin: BrokerConnection | None = None
 
-    def begin(self, listener: SessionListener, traveller: ConnectionListener) -> None:
-        """Look for a home."""
+    def begin(self, listener: SessionListener, move_listener: ConnectionListener) -> None:
+        """Start searching for a home."""
         self._listener = listener
-        self._traveller = traveller
+        self._move_listener = move_listener
         self._look_for_home()
 
     @property
     def network(self) -> str:
-        """The network, as soon as a broker was reached."""
+        """The network; known as soon as a broker was reached."""
         return self._network
 
     def problems(self) -> str:
-        """What is wrong with the addresses, for people."""
-        waited_for = ", ".join(map(str, self._addresses))
-        silent = f"{waited_for}: no answer yet; is that a broker's port for clients?"
+        """Describe the problems at the addresses for an error message."""
+        addresses = ", ".join(map(str, self._addresses))
+        silent = f"{addresses}: no answer yet; is that a broker's client port?"
         return "; ".join(self._problems.values()) or silent
 
     # -- reaching brokers -----------------------------------------------------------------------
@@ -539,7 +542,7 @@ class BrokerConnections:
         )
         call = await dial(address, greeting, self._tls, self._options.dial_within_s)
         if not call.is_open:
-            raise ConnectError(f"{address}: the broker greeted and hung up")
+            raise ConnectError(f"{address}: the broker closed the connection after its greeting")
         self._network = self._network or call.theirs.network
         self._problems.pop(address, None)
         return call
@@ -549,7 +552,7 @@ class BrokerConnections:
             self._search = _task(self._find_home(pause))
 
     async def _find_home(self, pause: bool) -> None:
-        # A broker that hangs up as soon as it has greeted is not to be asked all the time.
+        # Back off from a broker that closes connections right after the handshake.
         if pause:
             await self._pause()
         while True:
@@ -568,7 +571,7 @@ class BrokerConnections:
 
     def _note(self, address: Address, problem: str) -> None:
         if self._problems.get(address) != problem:
-            _log.info("%s cannot be reached: %s", address, problem)
+            _log.info("cannot reach %s: %s", address, problem)
         self._problems[address] = problem
 
     async def _pause(self) -> None:
@@ -577,45 +580,47 @@ class BrokerConnections:
         await asyncio.sleep(pause_s)
 
     def _arrive(self, call: ConnectAttempt) -> None:
-        """An address has answered: whoever is there becomes the home."""
-        assert self._traveller is not None
+        """Make the broker that answered the home."""
+        assert self._move_listener is not None
         broker = call.theirs.name
         old, origin = self.home, self.origin
-        known = next((each for each in (old, origin) if each and each.is_for(broker)), None)
-        new = known or self._uplink(call)
+        existing = next(
+            (uplink for uplink in (old, origin) if uplink and uplink.is_for(broker)), None
+        )
+        new = existing or self._uplink(call)
         self.home = new
-        self._traveller.arriving(old, new)
+        self._move_listener.arriving(old, new)
         if self.origin is None:
             self.origin = new
-            self._traveller.publisher_moved()
-        if known is not None and known.is_connected:
-            call.give_up("we are connected already")
+            self._move_listener.publisher_moved()
+        if existing is not None and existing.is_connected:
+            call.give_up("already connected")
         else:
             new.attach(call)
         self.settle_publisher()
         self._arrived.set()
         if old is not None and old is not new and old is not self.origin:
-            old.hang_up("the client is elsewhere")
+            old.hang_up("the client has moved to another broker")
 
     def _uplink(self, call: ConnectAttempt) -> BrokerConnection:
         assert self._listener is not None
-        room = call.frame_bytes_max - _FRAMING_BYTES_MAX
+        usable_bytes = call.frame_bytes_max - _FRAMING_BYTES_MAX
         limits = self._limits
-        if limits.event_bytes_max > room:
-            # An event that does not fit into a frame is refused when it is published.
-            limits = msgspec.structs.replace(limits, event_bytes_max=room)
+        if limits.event_bytes_max > usable_bytes:
+            # An event that does not fit into a frame is refused by `publish`.
+            limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
         options = self._options.for_session(call.frame_bytes_max)
         session = ClientSession(self._name, options=options, limits=limits)
         return BrokerConnection(call, session, self._listener, self._options)
 
-    # -- losing them ----------------------------------------------------------------------------
+    # -- losing brokers -------------------------------------------------------------------------
 
     def note_lost(self, uplink: BrokerConnection, reason: str) -> None:
-        """Remember why a connection is gone."""
+        """Record why a connection was lost."""
         self._note(uplink.address, f"{uplink.address}: {reason}")
 
     def lost(self, uplink: BrokerConnection) -> None:
-        """A connection is gone."""
+        """Reconnect after a lost connection."""
         is_short = uplink.connected_for_s < self._options.pause_last_s
         if not is_short:
             self._failures = 0
@@ -625,8 +630,8 @@ class BrokerConnections:
             self._return_to_origin(uplink)
 
     def _return_to_origin(self, origin: BrokerConnection) -> None:
-        if self._return is None and not self._is_closed:
-            self._return = _task(self._find_origin(origin))
+        if self._origin_search is None and not self._is_closed:
+            self._origin_search = _task(self._find_origin(origin))
 
     async def _find_origin(self, origin: BrokerConnection) -> None:
         while self._is_wanted(origin):
@@ -636,21 +641,21 @@ class BrokerConnections:
                 self._note(origin.address, str(error))
             else:
                 if not self._is_wanted(origin):
-                    call.give_up("not needed any more")
+                    call.give_up("no longer needed")
                 elif call.theirs.name == origin.broker:
                     origin.attach(call)
                     break
                 else:
                     call.give_up(f"broker {origin.broker!r} was expected")
             await self._pause()
-        self._return = None
+        self._origin_search = None
 
     def _is_wanted(self, origin: BrokerConnection) -> bool:
-        """Whether a connection to this origin has to be looked for, beside the home."""
+        """Return whether a connection to this origin is needed in addition to the home."""
         return self.origin is origin and self.home is not origin and not origin.is_connected
 
     def settle_publisher(self) -> None:
-        """Let the publisher follow if nothing binds it to its origin."""
+        """Move the publisher to the home if no unconfirmed events bind it to its origin."""
         origin, home = self.origin, self.home
         if origin is None or home is None or origin is home:
             return
@@ -658,17 +663,17 @@ class BrokerConnections:
             if not origin.is_connected:
                 self._return_to_origin(origin)
             return
-        origin.hang_up("the client is elsewhere")
+        origin.hang_up("the client has moved to another broker")
         self.origin = home
-        assert self._traveller is not None
-        self._traveller.publisher_moved()
+        assert self._move_listener is not None
+        self._move_listener.publisher_moved()
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
-        """Leave all brokers for good."""
+        """Disconnect from all brokers permanently."""
         self._is_closed = True
-        for task in (self._search, self._return):
+        for task in (self._search, self._origin_search):
             if task is not None:
                 task.cancel()
         for uplink in {self.home, self.origin} - {None}:
@@ -676,8 +681,8 @@ class BrokerConnections:
             uplink.hang_up(reason)
 
     async def wait_until_left(self) -> None:
-        """Wait until the connections are gone; not for long, it is only for tidiness."""
-        tasks = [task for task in (self._search, self._return) if task is not None]
+        """Wait briefly until the connections are closed."""
+        tasks = [task for task in (self._search, self._origin_search) if task is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_S):
                 await asyncio.gather(*tasks, return_exceptions=True)
@@ -686,7 +691,7 @@ class BrokerConnections:
                         await uplink.wait_until_left()
 
     async def wait_for_home(self, within_s: float) -> None:
-        """Wait for the first home, or say why there is none."""
+        """Wait for the first home; raise `ConnectError` with the problems after `within_s`."""
         try:
             async with asyncio.timeout(within_s):
                 await self._arrived.wait()

@@ -1,16 +1,15 @@
-"""What a client asks about patterns, and who waits for which answer.
+"""Requests to define, drop and renew patterns.
 
 Rules:
 
-1. It is asked at the home, where the subscriptions are: nothing is reported before whoever
-   subscribed there can hear it.
-2. A request that is lost with its connection is made again, at whichever broker is the home then.
-   The brokers find out among themselves whether it was granted before. So is one that a broker
-   refuses because it leaves the network.
-3. A pattern that is not there any more when it is dropped for the second time is dropped.
-4. Calls wait for `timeout`, and for `pattern_within_s` if that is not given; then nobody knows.
+1. Requests go to the home, where the subscriptions are, so that no match is reported before its
+   subscriber can receive it.
+2. A request that is lost with its connection is repeated at the new home, and so is one that a
+   departing broker refuses. The brokers determine among themselves whether it was granted before.
+3. A pattern that no longer exists when a drop is repeated counts as dropped.
+4. Calls wait for `timeout`, by default for `pattern_within_s`. After that the outcome is unknown.
 
-State: who waits. Lost with the process; a pattern that was defined stays.
+State: the pending requests. Lost with the process; a defined pattern stays.
 """
 
 import asyncio
@@ -37,22 +36,22 @@ _Promise = asyncio.Future[TellDefined]
 
 
 class _LostError(ClientError):
-    """The connection on which something was asked is gone."""
+    """The connection of a pending request was lost."""
 
 
 class PatternRequests:
-    """The requests of one client about patterns. See the rules at the top of this module."""
+    """The pattern requests of one client. See the rules at the top of this module."""
 
     def __init__(self, roaming: BrokerConnections, options: ClientOptions) -> None:
         self._roaming = roaming
         self._options = options
         self._waiting: dict[tuple[BrokerConnection, int], _Promise] = {}
         self._moved = asyncio.Event()
-        #: How often there was a connection, or another home.
+        #: The number of new connections and homes.
         self._moves = 0
         self._closed: ClosedError | None = None
 
-    # -- for the application ----------------------------------------------------------------------
+    # -- called by `Patterns` ---------------------------------------------------------------------
 
     async def define(
         self,
@@ -65,35 +64,35 @@ class PatternRequests:
         must_exist: bool = False,
         within_s: float | None = None,
     ) -> None:
-        """Have a pattern detected; returns when it has begun."""
+        """Define a pattern; return when detection has begun."""
         is_first = True
 
         def ask(defining: SessionPatterns) -> tuple[int, SessionEffects]:
             nonlocal is_first
-            is_so, is_first = is_new and is_first, False
+            is_new_now, is_first = is_new and is_first, False
             return defining.define(
-                pattern_id, text, placement, lasts_s, is_new=is_so, must_exist=must_exist
+                pattern_id, text, placement, lasts_s, is_new=is_new_now, must_exist=must_exist
             )
 
         what = f"pattern {pattern_id!r}"
-        answer, _ = await self._answer(ask, what, "may be defined or not, define it", within_s)
+        answer, _ = await self._answer(ask, what, "may or may not be defined, define it", within_s)
         if answer.reason:
             raise PatternRefusedError(pattern_id, answer.reason, answer.code)
 
     async def drop(self, pattern_id: str, within_s: float | None = None) -> None:
-        """Have it detected no more."""
+        """Drop a pattern."""
         what = f"the end of pattern {pattern_id!r}"
-        answer, is_again = await self._answer(
+        answer, was_repeated = await self._answer(
             lambda defining: defining.drop(pattern_id),
             what,
-            "may be dropped or not, drop it",
+            "may or may not be dropped, drop it",
             within_s,
         )
-        if answer.reason and not (is_again and answer.code == UNKNOWN):
+        if answer.reason and not (was_repeated and answer.code == UNKNOWN):
             raise PatternRefusedError(pattern_id, answer.reason, answer.code)
 
     def drop_soon(self, pattern_id: str) -> None:
-        """Ask for the end of a pattern, and do not wait for it."""
+        """Request the end of a pattern without waiting for the answer."""
         home = self._roaming.home
         if home is not None and home.is_connected and self._closed is None:
             request, effects = home.session.defining.drop(pattern_id)
@@ -101,17 +100,17 @@ class PatternRequests:
             home.session.defining.withdraw(request)
 
     def keep(self, patterns: Sequence[str]) -> None:
-        """Tell the broker that these are wanted still."""
+        """Renew patterns at the broker."""
         home = self._roaming.home
         if home is not None and patterns:
             home.perform(home.session.defining.keep(patterns))
 
-    # -- asking -----------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------
 
     async def _answer(
         self, ask: _Asking, what: str, advice: str, within_s: float | None
     ) -> tuple[TellDefined, bool]:
-        """What a broker says, and whether it was asked more than once."""
+        """Send a request; return the answer and whether the request was repeated."""
         bound_s = self._options.pattern_within_s if within_s is None else within_s
         attempts = 0
         try:
@@ -126,7 +125,7 @@ class PatternRequests:
                         continue
                     if answer.code != DEPARTING:
                         return answer, attempts > 1
-                    # The client may have moved before this answer came.
+                    # The client may have moved before this answer arrived.
                     while self._moves == moves:
                         self._check_open()
                         self._moved.clear()
@@ -152,7 +151,7 @@ class PatternRequests:
                 self._roaming.settle_publisher()
 
     async def _home(self) -> BrokerConnection:
-        """The home, when there is a connection to it."""
+        """Wait for a connected home."""
         while (home := self._roaming.home) is None or not home.is_connected:
             self._check_open()
             self._moved.clear()
@@ -164,27 +163,27 @@ class PatternRequests:
         if self._closed is not None:
             raise self._closed
 
-    # -- for the client ---------------------------------------------------------------------------
+    # -- called by the client ---------------------------------------------------------------------
 
     def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
-        """A broker has answered."""
+        """Complete the request that a broker has answered."""
         promise = self._waiting.get((uplink, effect.request))
         if promise is not None and not promise.done():
             promise.set_result(effect)
 
     def moved(self) -> None:
-        """There is a connection, or another home."""
+        """Retry pending requests on a new connection or home."""
         self._moves += 1
         self._moved.set()
 
     def lost(self, uplink: BrokerConnection) -> None:
-        """A connection is gone, with all that was asked on it."""
-        for (asked, _), promise in self._waiting.items():
-            if asked is uplink and not promise.done():
+        """Fail the requests on a lost connection."""
+        for (uplink_of_request, _), promise in self._waiting.items():
+            if uplink_of_request is uplink and not promise.done():
                 promise.set_exception(_LostError("the connection was lost"))
 
     def close(self, why: ClosedError) -> None:
-        """Nothing is answered any more."""
+        """Fail all pending requests."""
         self._closed = why
         self._moved.set()
         for promise in self._waiting.values():
@@ -193,96 +192,98 @@ class PatternRequests:
 
 
 class RenewedPattern(NamedTuple):
-    """A pattern that is kept."""
+    """A pattern that the client renews."""
 
     text: str
     is_wanted: Callable[[], bool]
-    #: Told why it is not there any more.
+    #: Called with the reason when the pattern no longer exists.
     on_gone: Callable[[str], None]
-    #: Whether it ends with its client, and not only some time after it.
+    #: Whether the pattern ends with its client, instead of expiring some time later.
     is_own: bool = False
 
 
 class PatternRenewal:
-    """Keeping patterns that end with their client, and noticing when one has ended before.
+    """Renews patterns that end with their client, and detects when one has expired.
 
     Rules:
 
-    1. While anything is to be kept, the broker is told so every `pattern_keep_s`, and at once on
-       every new connection.
-    2. A pattern can end all the same: its broker may be cut off from the client's for too long, or
-       somebody drops it. So after every new connection, and every `PATTERN_LASTS` keeps, it is
-       asked for. If no broker has it any more, whoever wanted it is told. That one is silent says
-       nothing.
-    3. What is wanted no more, because the subscription that it was made for was cut, is dropped.
+    1. Every `pattern_keep_s`, and at once on every new connection, the client sends the broker the
+       patterns to renew.
+    2. A pattern can end nevertheless: its broker may be unreachable from the client's broker for
+       too long, or another client drops it. After every new connection, and every `PATTERN_LASTS`
+       renewals, the client therefore looks each pattern up. If no broker has it, `on_gone` is
+       called. A missing answer proves nothing.
+    3. A pattern that is no longer wanted, because its subscription was cut, is dropped.
 
-    State: what is kept. Lost with the process, and the patterns end.
+    State: the renewed patterns. Lost with the process, and the patterns expire.
     """
 
     def __init__(self, definitions: PatternRequests, options: ClientOptions) -> None:
-        self._definitions = definitions
-        self._kept: dict[str, RenewedPattern] = {}
-        self._again = Debounce(options.pattern_keep_s, self._keep)
-        self._keeps = 0
-        self._looking: asyncio.Task[None] | None = None
+        self._requests = definitions
+        self._renewed: dict[str, RenewedPattern] = {}
+        self._timer = Debounce(options.pattern_keep_s, self._renew)
+        self._renewals = 0
+        self._lookup: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    def add(self, pattern_id: str, kept: RenewedPattern) -> None:
-        """Keep a pattern from now on."""
+    def add(self, pattern_id: str, renewed: RenewedPattern) -> None:
+        """Renew a pattern from now on."""
         if not self._is_closed:
-            self._kept[pattern_id] = kept
-            self._again.ask()
+            self._renewed[pattern_id] = renewed
+            self._timer.ask()
 
     def remove(self, pattern_id: str) -> RenewedPattern | None:
-        """Keep it no more; returns what was kept."""
-        return self._kept.pop(pattern_id, None)
+        """Stop renewing a pattern, and return it."""
+        return self._renewed.pop(pattern_id, None)
 
     def own(self) -> list[str]:
-        """Those that end with this client."""
-        return [pattern_id for pattern_id, kept in self._kept.items() if kept.is_own]
+        """Return the patterns that end with this client."""
+        return [pattern_id for pattern_id, renewed in self._renewed.items() if renewed.is_own]
 
     def connected(self) -> None:
-        """There is a new connection to the home."""
-        if self._kept:
-            self._tell()
-            self._look()
+        """Renew all patterns on a new connection to the home."""
+        if self._renewed:
+            self._send_renewals()
+            self._start_lookup()
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop renewing patterns."""
         self._is_closed = True
-        self._kept.clear()
-        self._again.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        self._renewed.clear()
+        self._timer.cancel()
+        if self._lookup is not None:
+            self._lookup.cancel()
 
-    def _keep(self) -> None:
-        for pattern_id in [key for key, kept in self._kept.items() if not kept.is_wanted()]:
-            del self._kept[pattern_id]
-            self._definitions.drop_soon(pattern_id)
-        if not self._kept:
+    def _renew(self) -> None:
+        for pattern_id in [
+            key for key, renewed in self._renewed.items() if not renewed.is_wanted()
+        ]:
+            del self._renewed[pattern_id]
+            self._requests.drop_soon(pattern_id)
+        if not self._renewed:
             return
-        self._again.ask()
-        self._keeps += 1
-        self._tell()
-        if self._keeps % PATTERN_LASTS == 0:
-            self._look()
+        self._timer.ask()
+        self._renewals += 1
+        self._send_renewals()
+        if self._renewals % PATTERN_LASTS == 0:
+            self._start_lookup()
 
-    def _tell(self) -> None:
-        ids = [*self._kept]
+    def _send_renewals(self) -> None:
+        ids = [*self._renewed]
         for first in range(0, len(ids), ITEMS_MAX):
-            self._definitions.keep(ids[first : first + ITEMS_MAX])
+            self._requests.keep(ids[first : first + ITEMS_MAX])
 
-    def _look(self) -> None:
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look_for_all())
+    def _start_lookup(self) -> None:
+        if self._lookup is None or self._lookup.done():
+            self._lookup = asyncio.get_running_loop().create_task(self._look_up_all())
 
-    async def _look_for_all(self) -> None:
-        for pattern_id, kept in list(self._kept.items()):
+    async def _look_up_all(self) -> None:
+        for pattern_id, renewed in list(self._renewed.items()):
             try:
-                await self._definitions.define(pattern_id, kept.text, must_exist=True)
+                await self._requests.define(pattern_id, renewed.text, must_exist=True)
             except PatternRefusedError as error:
-                if error.code == UNKNOWN and self._kept.pop(pattern_id, None) is not None:
-                    kept.on_gone(error.reason)
+                if error.code == UNKNOWN and self._renewed.pop(pattern_id, None) is not None:
+                    renewed.on_gone(error.reason)
             except ClientError:
-                # Nobody knows; it is looked for again.
+                # The outcome is unknown; the next lookup repeats it.
                 return

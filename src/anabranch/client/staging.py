@@ -1,25 +1,27 @@
-"""Batches for code that waits: tasks and drivers of a data pipeline.
+"""Blocking batch writer, for tasks and drivers of a data pipeline.
 
     with Stager("127.0.0.1:4100", stream="edge-1") as stager:
         stager.stage("task-7.attempt-1", chunks)
         batch = stager.commit(sink="quotes", query="q1", batch=42, tokens=["task-7.attempt-1"])
 
-The same as `batches`, with two differences: events come as drafts (`model.encoding`) in chunks, so
-that whoever has millions of them encodes them as it likes; and it is a plain socket, without an
-event loop or a thread, for processes that fork. Rules:
+Like `batches`, with two differences: events are passed as encoded drafts (`model.encoding`) in
+chunks, so that a program with millions of events can encode them its own way; and it uses a plain
+socket without an event loop or a thread, for processes that fork. Rules:
 
-1. A stager speaks to the origin of one stream, and to nobody else: everything of a sink is there.
-   Any broker says where that is. Without a name for the stream, the broker at the *first* address
-   is it, since the first that happens to answer might be another one every time.
-2. At most `_OPEN_MAX` chunks are on their way; the next is taken from the iterable when there is
-   room. So chunks are made while others travel.
-3. A connection that breaks is made again, and what was not answered is sent again; the broker knows
-   it. What is refused for the time being is sent again too. A broker that is away, or takes no more
-   chunks, for `patience_s` is a `BatchUnknownError` that says why, or a `ConnectError` if it was
-   never reached.
-4. One thread at a time. A stager cannot be pickled; make it where it is used.
+1. Origin. A stager connects only to the origin of one stream, because a sink is in one stream. Any
+   broker reports where that is. Without a stream name, the broker at the *first* address is used,
+   because the first one to answer might differ each time.
+2. Flow control. At most `_OPEN_MAX` chunks are in flight. The next chunk is taken from the iterable
+   when there is capacity, so chunks are encoded while others are in flight.
+3. Retry. A lost connection is reestablished and unanswered requests are repeated; the broker
+   recognizes duplicates. Temporary refusals are retried too. If the broker is unreachable or
+   accepts no chunks for `patience_s`, the call raises `BatchUnknownError` with the reason, or
+   `ConnectError` if it was never reached.
+4. Threads. Use a stager from one thread at a time. It cannot be pickled; create it where it is
+   used.
 
-State: a connection, and what is unanswered. Whoever comes after stages anew and commits again.
+State: a connection, and the unanswered requests. A successor stages the events again and repeats
+the commit.
 """
 
 import secrets
@@ -57,18 +59,18 @@ from anabranch.model.names import check_name
 from anabranch.wire.greeting import Greeting
 
 _OPEN_MAX = 16
-#: A chunk may take a while to be sent to a broker that is busy.
+#: Sending a chunk to a busy broker may take a while.
 _OPTIONS = ClientOptions(heartbeat_s=5.0, dead_after_s=10.0)
-#: Before the batch that is under way is asked for again.
+#: The delay before a commit that waits for another batch is retried.
 _AGAIN_S = 0.1
-#: A broker that is there gets this long for a batch, which may be as large as what can be staged.
+#: The time allowed for a commit, which may be as large as the staging area.
 _COMMIT_S = 600.0
 
 Drafts = Sequence[bytes]
 
 
 class Stager:
-    """Stages and commits at one origin. See the rules at the top of this module."""
+    """Stages and commits batches at one origin. See the rules at the top of this module."""
 
     def __init__(
         self,
@@ -80,56 +82,65 @@ class Stager:
         options: ClientOptions = _OPTIONS,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """Nothing is dialled before something is asked. The arguments are those of `Fetcher`."""
+        """Create a stager; it connects with the first request. The arguments are those of
+        `Fetcher`.
+        """
         if not addresses:
             raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
         self._addresses = [parse_address(text) for text in addresses]
         check_tls(self._addresses, tls)
         self.name = f"stager-{secrets.token_hex(8)}" if name is None else name
         check_name(self.name, "name", limits.name_bytes_max)
-        #: The broker; "" until it is known.
+        #: The name of the broker; "" until it is known.
         self.stream = stream
         self._network = ""
         self._tls = tls
         self._patience_s = patience_s
         self._options = options
         self._limits = limits
-        self._found: Address | None = None
-        self._plug: SyncConnection | None = None
+        self._origin_address: Address | None = None
+        self._connection: SyncConnection | None = None
         self._session = ClientSession(self.name, limits=limits)
-        #: Requests that are not answered.
+        #: The unanswered requests.
         self._open: set[int] = set()
         self._committed: TellCommitted | None = None
-        #: What is asked for, and why there is no answer, for people.
+        #: For messages: the operation, and why it is not answered.
         self._what = ""
         self._problem = ""
 
-    # -- for the program ------------------------------------------------------------------------
+    # -- called by the application --------------------------------------------------------------
 
     def stage(self, token: str, chunks: Iterable[Drafts]) -> int:
-        """Bring events for a later commit, under a token that nobody else uses; how many, when all
-        of them are safe at the broker."""
+        """Stage chunks of drafts for a later commit under a unique token.
+
+        Returns the number of events when all of them are durable at the broker. Raises
+        `BatchRefusedError`, `BatchUnknownError` or `ConnectError`.
+        """
         check_name(token, "token", self._limits.name_bytes_max)
         self._what = f"staging {token!r}"
         staging = self._session.staging
         count = 0
         for index, (chunk, is_last) in enumerate(_marked(chunks)):
-            self._hear_until(_OPEN_MAX - 1, self._patience_s)
-            self._ask(*staging.stage(token, index, chunk, is_last))
+            self._receive_until(_OPEN_MAX - 1, self._patience_s)
+            self._send_request(*staging.stage(token, index, chunk, is_last))
             count += len(chunk)
-        self._hear_until(0, self._patience_s)
+        self._receive_until(0, self._patience_s)
         return count
 
     def commit(self, *, sink: str, query: str, batch: int, tokens: Iterable[str]) -> Batch:
-        """Make what is staged with these tokens, in this order, a batch of the sink; returns when
-        all of it is in the stream. If another batch is under way, that comes first."""
+        """Commit the events staged under `tokens`, in this order, as one batch of a sink.
+
+        Returns when the whole batch is in the stream; waits if another batch of the sink is in
+        progress. Repeating a commit with the same batch number is safe. Raises `BatchRefusedError`,
+        `BatchUnknownError` or `ConnectError`.
+        """
         self._what = f"batch {batch} of {sink!r}"
         names = tuple(tokens)
         deadline = time.monotonic() + self._patience_s
         while True:
-            self._ask(*self._session.staging.commit(sink, query, batch, names))
+            self._send_request(*self._session.staging.commit(sink, query, batch, names))
             try:
-                self._hear_until(0, max(self._patience_s, _COMMIT_S))
+                self._receive_until(0, max(self._patience_s, _COMMIT_S))
             except BatchRefusedError as error:
                 if error.code != OTHER_BATCH or time.monotonic() > deadline:
                     raise
@@ -150,21 +161,24 @@ class Stager:
         )
 
     def discard(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that nobody will commit these; it has heard that when this returns. A
-        broker that is away is a `ConnectError` at once: it drops them by itself later."""
+        """Tell the broker to discard the events staged under these tokens, and wait until it has.
+
+        Raises `ConnectError` at once if the broker is unreachable; it discards them later by
+        itself.
+        """
         self._withdraw()
         try:
-            plug = self._connected()
+            connection = self._connected()
             self._perform(self._session.staging.discard(tokens))
-            plug.send(Alive())
-            while not isinstance(plug.receive(), Alive):
+            connection.send(Alive())
+            while not isinstance(connection.receive(), Alive):
                 pass
         except (ConnectError, RemoteError) as error:
             self._lose(error)
             raise ConnectError(self._problem) from error
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection."""
         self._hang_up()
 
     def __enter__(self) -> Self:
@@ -178,10 +192,10 @@ class Stager:
     ) -> None:
         self.close()
 
-    # -- asking and hearing ---------------------------------------------------------------------
+    # -- requests and answers -------------------------------------------------------------------
 
-    def _ask(self, request: int, effects: SessionEffects) -> None:
-        """Send a request, at once or with the next connection."""
+    def _send_request(self, request: int, effects: SessionEffects) -> None:
+        """Send a request, at once or on the next connection."""
         self._open.add(request)
         try:
             self._perform(effects)
@@ -191,17 +205,17 @@ class Stager:
     def _perform(self, effects: SessionEffects) -> None:
         for effect in effects:
             assert isinstance(effect, SendFrame)
-            assert self._plug is not None
-            self._plug.send(effect.frame)
+            assert self._connection is not None
+            self._connection.send(effect.frame)
 
-    def _hear_until(self, open_max: int, within_s: float) -> None:
-        """Hear the broker until so few requests are open; rule 3."""
+    def _receive_until(self, open_max: int, within_s: float) -> None:
+        """Process answers until at most `open_max` requests are open (rule 3)."""
         reach_by = time.monotonic() + self._patience_s
         answer_by = time.monotonic() + within_s
         attempt = 0
         while len(self._open) > open_max:
             try:
-                if self._hear():
+                if self._receive():
                     answer_by = time.monotonic() + within_s
                 reach_by, attempt = time.monotonic() + self._patience_s, 0
             except (ConnectError, RemoteError) as error:
@@ -211,22 +225,22 @@ class Stager:
             except BatchRefusedError:
                 raise
             except BaseException:
-                # A frame may have been read in part.
+                # A frame may have been read partially.
                 self._hang_up()
                 raise
             if time.monotonic() >= min(reach_by, answer_by):
                 raise self._given_up()
 
-    def _hear(self) -> bool:
-        """Let the broker say something; whether that was an answer."""
-        plug = self._connected()
+    def _receive(self) -> bool:
+        """Process the next frame; return whether it was an answer."""
+        connection = self._connected()
         again_at = self._session.next_deadline()
         if again_at is not None:
-            # Something was refused for now. What else is answered meanwhile can wait.
+            # A request was temporarily refused. Other answers can wait meanwhile.
             time.sleep(max(again_at - time.monotonic(), 0.0))
             self._perform(self._session.time_passed(max(again_at, time.monotonic())))
         has_answered = False
-        for effect in self._session.frame(time.monotonic(), plug.receive()):
+        for effect in self._session.frame(time.monotonic(), connection.receive()):
             if isinstance(effect, TellCut):
                 raise self._cut(effect)
             if isinstance(effect, TellOfBatch):
@@ -234,7 +248,7 @@ class Stager:
         return has_answered
 
     def _answered(self, answer: TellOfBatch) -> bool:
-        """Take note of an answer; false if it is none yet. A refusal is raised."""
+        """Record an answer; return false for a temporary refusal and raise a final one."""
         if isinstance(answer, TellStagingRefused):
             self._problem = answer.reason
             if not answer.final:
@@ -247,7 +261,7 @@ class Stager:
         return True
 
     def _withdraw(self) -> None:
-        """Nobody waits for anything any more."""
+        """Withdraw all open requests."""
         self._session.staging.withdraw(self._open)
         self._open.clear()
 
@@ -260,14 +274,14 @@ class Stager:
 
     def _given_up(self) -> ConnectError | BatchUnknownError:
         self._withdraw()
-        if self._found is None:
+        if self._origin_address is None:
             return ConnectError(
                 f"no broker for {self._what} within {self._patience_s:g} s: {self._problem}"
             )
-        why = self._problem or "it said nothing"
+        why = self._problem or "no answer"
         return BatchUnknownError(
             f"{self._what} was not answered by {self.stream!r} in time: {why};"
-            " it may be there or not"
+            " its outcome is unknown"
         )
 
     # -- the connection -------------------------------------------------------------------------
@@ -277,9 +291,9 @@ class Stager:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        if self._plug is not None:
-            self._plug.close()
-        self._plug = None
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
         self._session.disconnected(time.monotonic())
 
     def _pause(self, attempt: int, deadline: float) -> None:
@@ -288,45 +302,49 @@ class Stager:
         time.sleep(min(uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
 
     def _connected(self) -> SyncConnection:
-        """A connection to the origin, on which everything unanswered was sent again."""
-        if self._plug is None:
-            self._plug = self._reached()
+        """Return a connection to the origin on which all open requests were sent again."""
+        if self._connection is None:
+            self._connection = self._reached()
             self._perform(self._session.connected(time.monotonic()))
-        return self._plug
+        return self._connection
 
     def _reached(self) -> SyncConnection:
-        """The origin, wherever it is."""
+        """Connect to the origin."""
         given = self._addresses if self.stream else self._addresses[:1]
-        places = given if self._found is None else [self._found, *given]
+        places = given if self._origin_address is None else [self._origin_address, *given]
         problems: dict[Address, str] = {}
         for address in dict.fromkeys(places):
             try:
                 return self._dialled(address)
             except ConnectError as error:
                 problems[address] = str(error)
-        elsewhere = self._asked_for() if self.stream else None
-        if elsewhere is None or elsewhere in problems:
+        origin_address = self._reported_address() if self.stream else None
+        if origin_address is None or origin_address in problems:
             raise ConnectError("; ".join(problems.values()))
-        return self._dialled(elsewhere)
+        return self._dialled(origin_address)
 
     def _dialled(self, address: Address) -> SyncConnection:
-        """A connection to this place, if the origin is there."""
+        """Connect to this address, which must be the origin."""
         ours = Greeting(
             kind="client",
             network=self._network,
             name=self.name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        plug = SyncConnection(address, ours, self._tls, self._options)
-        there = plug.theirs.name
-        if self.stream and there != self.stream:
-            plug.close()
-            raise ConnectError(f"{address}: this is broker {there!r}, not {self.stream!r}")
-        self.stream, self._network, self._found = there, plug.theirs.network, address
-        return plug
+        connection = SyncConnection(address, ours, self._tls, self._options)
+        broker = connection.theirs.name
+        if self.stream and broker != self.stream:
+            connection.close()
+            raise ConnectError(f"{address}: this is broker {broker!r}, not {self.stream!r}")
+        self.stream, self._network, self._origin_address = (
+            broker,
+            connection.theirs.network,
+            address,
+        )
+        return connection
 
-    def _asked_for(self) -> Address | None:
-        """Where the brokers that can be reached say that the origin is."""
+    def _reported_address(self) -> Address | None:
+        """Return the address of the origin that reachable brokers report."""
         texts = map(str, self._addresses)
         try:
             with Fetcher(*texts, tls=self._tls, patience_s=0.0) as fetcher:
@@ -334,8 +352,8 @@ class Stager:
         except ConnectError:
             return None
         if self.stream not in origins:
-            known = ", ".join(sorted(origins))
-            raise LocalError(f"there is no stream {self.stream!r} in this network; it has {known}")
+            streams = ", ".join(sorted(origins))
+            raise LocalError(f"no stream {self.stream!r} in this network; it has {streams}")
         text = origins[self.stream]
         if not text:
             return None
@@ -345,7 +363,7 @@ class Stager:
 
 
 def _marked(chunks: Iterable[Drafts]) -> Iterator[tuple[Drafts, bool]]:
-    """Each chunk, and whether it is the last; one that is empty if there is none."""
+    """Yield each chunk with a flag that marks the last one; an empty chunk if there is none."""
     before: Drafts | None = None
     for chunk in chunks:
         if before is not None:

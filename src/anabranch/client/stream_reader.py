@@ -1,23 +1,24 @@
-"""Reading a broker's log in bulk, from a program with an event loop.
+"""Reading a broker's log in bulk.
 
     described = await client.describe()
     async for fetched in client.fetch(described.oldest, described.head, filter="price > 10"):
         for tick, time_ns, body in rows_in(fetched.data):
             ...
 
-A broker gives out its own stream only, so this is about the broker that the client is at; it says
-where the origins of the other streams are. Rules:
+A broker serves only its own stream, so a client reads the stream of the broker that it is connected
+to. That broker also reports the origins of the other streams. `Fetches` serves the asynchronous
+client; `Fetcher` is a blocking reader of one stream. Rules of `Fetches`:
 
-1. Answers are in the order of ticks, and together without a gap: each begins behind the one before.
-   The last one ends with the last tick that was asked for, or at the head.
-2. While the application deals with one answer, the next is on its way.
-3. A lost connection is waited for, up to `connect_within_s`, and the question is asked again. If
-   the client is at another broker by then, there is nothing to go on with: `FetchCutError`. Nor is
-   there if connections are lost again and again for that long: a `ConnectError`.
-4. At most `fetches_max` questions are under way. One that nobody waits for any more counts until it
-   is answered, because the broker counts it too.
+1. Order. Answers are in tick order and without gaps: each starts after the previous one. The last
+   one ends with the last requested tick, or at the head.
+2. Pipelining. While the application processes one answer, the next is in flight.
+3. Reconnect. After a lost connection, the request waits up to `connect_within_s` for a new one and
+   is repeated. If the client has moved to another broker by then, it fails with `FetchCutError`. If
+   connections keep failing for that long, it fails with `ConnectError`.
+4. Limit. At most `fetches_max` requests are in flight. An abandoned request counts until it is
+   answered, because the broker counts it too.
 
-State: who waits for which answer. Lost with the process.
+State: the pending requests. Lost with the process.
 """
 
 import asyncio
@@ -54,11 +55,11 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
 from anabranch.wire.greeting import Greeting
 
-#: Bytes of rows that are asked for at once, if nobody says otherwise.
+#: The default size of an answer in bytes.
 FETCH_BYTES = 1024 * 1024
-#: The last tick there can be: everything up to the head.
+#: The highest possible tick: everything up to the head.
 TICK_MAX = 1 << 62
-#: What can be asked for at once.
+#: The maximum size of an answer in bytes.
 _BYTES_CEILING = 1 << 31
 
 Answer = Described | Fetched
@@ -66,47 +67,47 @@ _Ask = Callable[[ClientSession], tuple[int, SessionEffects]]
 
 
 class _LostError(ClientError):
-    """The connection on which something was asked is gone."""
+    """The connection of a pending request was lost."""
 
 
 def filter_text(filter: str | FilterSource, limits: Limits) -> str:
-    """A filter as a broker is told it; "" for everything."""
+    """Return the canonical text of a filter; "" for all events."""
     if not isinstance(filter, str):
         return str(Filter.of(filter, limits))
     return str(Filter.parse(filter, limits)) if filter else ""
 
 
 def check_question(first: int, last: int, bytes_max: int) -> None:
-    """Ticks and sizes that make sense; a broker hangs up on whoever asks for others."""
+    """Raise `LocalError` for invalid ticks or sizes, for which a broker would disconnect."""
     if not 1 <= bytes_max <= _BYTES_CEILING:
         raise LocalError(f"bytes_max is {bytes_max}; it must be between 1 and {_BYTES_CEILING:,}")
     if not 1 <= first <= TICK_MAX or not first - 1 <= last <= TICK_MAX:
-        raise LocalError(f"ticks {first} to {last} are no range; ticks begin with 1")
+        raise LocalError(f"ticks {first} to {last} are not a range; ticks start at 1")
 
 
 def refusal(refused: Refused) -> FetchRefusedError:
-    """What a broker's refusal is for an application."""
+    """Convert a broker's refusal to an error for the application."""
     if refused.code == NOT_KEPT:
         return TicksNotKeptError(refused.reason, refused.oldest)
     return FetchRefusedError(refused.reason)
 
 
 class Fetches:
-    """The questions of one client about logs. See the rules at the top of this module."""
+    """The fetch requests of one client. See the rules at the top of this module."""
 
     def __init__(self, roaming: BrokerConnections, options: ClientOptions, limits: Limits) -> None:
         self._roaming = roaming
         self._options = options
         self._limits = limits
         self._waiting: dict[tuple[BrokerConnection, int], asyncio.Future[Answer]] = {}
-        self._places = asyncio.Semaphore(limits.fetches_max)
+        self._slots = asyncio.Semaphore(limits.fetches_max)
         self._moved = asyncio.Event()
         self._closed: ClosedError | None = None
 
-    # -- for the application --------------------------------------------------------------------
+    # -- called by the application --------------------------------------------------------------
 
     async def describe(self) -> Described:
-        """What the stream of the client's broker holds."""
+        """Describe the stream of the client's broker."""
         answer = await self._answer(ClientSession.describe, "")
         assert isinstance(answer, Described)
         return answer
@@ -114,27 +115,31 @@ class Fetches:
     async def fetch(
         self, first: int, last: int, filter: str | FilterSource, bytes_max: int
     ) -> AsyncIterator[Fetched]:
-        """Events of the stream of the client's broker."""
+        """Fetch events of the stream of the client's broker."""
         check_question(first, last, bytes_max)
         text = filter_text(filter, self._limits)
         broker = (await self._uplink("")).broker
-        coming: asyncio.Task[Fetched] | None = self._coming(broker, first, last, text, bytes_max)
+        next_answer: asyncio.Task[Fetched] | None = self._fetch_ahead(
+            broker, first, last, text, bytes_max
+        )
         try:
-            while coming is not None:
-                fetched = await coming
-                coming = None
+            while next_answer is not None:
+                fetched = await next_answer
+                next_answer = None
                 if fetched.through < fetched.first:
                     return
                 if fetched.through < last:
-                    coming = self._coming(broker, fetched.through + 1, last, text, bytes_max)
+                    next_answer = self._fetch_ahead(
+                        broker, fetched.through + 1, last, text, bytes_max
+                    )
                 yield fetched
         finally:
-            if coming is not None:
-                coming.cancel()
+            if next_answer is not None:
+                next_answer.cancel()
                 with contextlib.suppress(asyncio.CancelledError, ClientError):
-                    await coming
+                    await next_answer
 
-    def _coming(
+    def _fetch_ahead(
         self, broker: str, first: int, last: int, text: str, bytes_max: int
     ) -> "asyncio.Task[Fetched]":
         async def ask() -> Fetched:
@@ -148,30 +153,30 @@ class Fetches:
 
         return asyncio.get_running_loop().create_task(ask())
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     async def _answer(self, ask: _Ask, broker: str) -> Answer:
-        """What the broker says, if need be to a question that is asked again."""
+        """Send a request and return the answer; repeat it after a lost connection."""
         within_s, deadline = self._options.connect_within_s, math.inf
         while True:
             answer = await self._asked(ask, broker)
             try:
-                # Whoever gives up waiting does not take the question back.
+                # A caller that stops waiting does not withdraw the request.
                 return await asyncio.shield(answer)
             except _LostError:
                 now = asyncio.get_running_loop().time()
                 deadline = min(deadline, now + within_s)
                 if now >= deadline:
                     raise ConnectError(
-                        f"the connection was lost again and again for {within_s:g} s:"
+                        f"the connection was lost repeatedly for {within_s:g} s:"
                         f" {self._roaming.problems()}"
                     ) from None
 
     async def _asked(self, ask: _Ask, broker: str) -> "asyncio.Future[Answer]":
-        """Ask, when there is a place and a connection; the place is free again with the answer."""
-        await self._places.acquire()
+        """Send a request when a slot and a connection are available; the answer frees the slot."""
+        await self._slots.acquire()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(lambda _: self._places.release())
+        answer.add_done_callback(lambda _: self._slots.release())
         try:
             uplink = await self._uplink(broker)
             request, effects = ask(uplink.session)
@@ -185,7 +190,7 @@ class Fetches:
         return answer
 
     async def _uplink(self, broker: str) -> BrokerConnection:
-        """The connection to the home, which has to be this broker if one is named."""
+        """Return the connection to the home, which must be `broker` if that is not ""."""
         try:
             async with asyncio.timeout(self._options.connect_within_s):
                 while (home := self._roaming.home) is None or not home.is_connected:
@@ -194,7 +199,7 @@ class Fetches:
                     await self._moved.wait()
         except TimeoutError:
             raise ConnectError(
-                f"no broker could be asked within {self._options.connect_within_s:g} s:"
+                f"no broker could be reached within {self._options.connect_within_s:g} s:"
                 f" {self._roaming.problems()}"
             ) from None
         self._check_open()
@@ -206,10 +211,10 @@ class Fetches:
         if self._closed is not None:
             raise self._closed
 
-    # -- for the client -------------------------------------------------------------------------
+    # -- called by the client -------------------------------------------------------------------
 
     def answered(self, uplink: BrokerConnection, effect: TellAnswer) -> None:
-        """A broker has answered."""
+        """Complete the request that a broker has answered."""
         answer = effect.answer
         waiting = self._waiting.get((uplink, answer.request))
         if waiting is None or waiting.done():
@@ -220,17 +225,17 @@ class Fetches:
             waiting.set_result(answer)
 
     def moved(self) -> None:
-        """There is a connection, or another home."""
+        """Retry pending requests on a new connection or home."""
         self._moved.set()
 
     def lost(self, uplink: BrokerConnection) -> None:
-        """A connection is gone, with all that was asked on it."""
-        for (asked, _), waiting in self._waiting.items():
-            if asked is uplink and not waiting.done():
+        """Fail the requests on a lost connection."""
+        for (uplink_of_request, _), waiting in self._waiting.items():
+            if uplink_of_request is uplink and not waiting.done():
                 waiting.set_exception(_LostError("the connection was lost"))
 
     def close(self, why: ClosedError) -> None:
-        """Nothing will be answered any more."""
+        """Fail all pending requests."""
         self._closed = why
         self._moved.set()
         for waiting in self._waiting.values():
@@ -239,12 +244,15 @@ class Fetches:
 
 
 class LogReader:
-    """What a client can do with the log of its broker; a part of `Client`."""
+    """The log reading methods of `Client`."""
 
     _fetches: Fetches
 
     async def describe(self) -> Described:
-        """What the stream of the client's broker holds, and where the other streams are."""
+        """Describe the stream of the client's broker, and list the origins of the other streams.
+
+        Raises `ConnectError` if no broker is reachable within `connect_within_s`.
+        """
         return await self._fetches.describe()
 
     def fetch(
@@ -255,9 +263,16 @@ class LogReader:
         filter: str | FilterSource = "",
         bytes_max: int = FETCH_BYTES,
     ) -> AsyncIterator[Fetched]:
-        """Events of the stream of the client's broker from the first to the last tick, or up to the
-        head: those that match, and that this client may have. Each piece has about `bytes_max`
-        bytes; `through` says how far it goes, also where nothing matched."""
+        """Iterate over the events of the stream of the client's broker, in chunks.
+
+        Yields the events from tick `first` to tick `last`, or to the head, that match `filter` and
+        that this client may receive. Each chunk has about `bytes_max` bytes; its `through` is the
+        tick up to which it is complete, even if nothing matched.
+
+        Raises `TicksNotKeptError` if the log no longer contains `first`, `FetchRefusedError` for
+        other refusals, `FetchCutError` if the client moves to another broker, and `ConnectError` if
+        connections keep failing.
+        """
         return self._fetches.fetch(first, last, filter, bytes_max)
 
 
@@ -265,30 +280,30 @@ _BulkAsk = Callable[[ClientSession], tuple[int, SessionEffects]]
 
 
 class Fetcher:
-    """A stream in bulk, for code that waits: tasks of a data pipeline, scripts, threads.
+    """A blocking bulk reader of one stream, for tasks of a data pipeline, scripts and threads.
 
         with Fetcher("127.0.0.1:4100", "127.0.0.1:4200", stream="edge-1") as fetcher:
             described = fetcher.describe()
             for fetched in fetcher.fetch(described.oldest, described.head, filter="price > 10"):
                 table.append(fetched.data)
 
-    A `Fetcher` is one connection to the origin of one stream, on a plain socket: no event loop and
-    no thread, so it can be used in a process that forks or has a loop of its own. Rules:
+    A `Fetcher` holds one connection to the origin of one stream, on a plain socket. It uses neither
+    an event loop nor a thread, so it works in a process that forks or runs its own event loop.
+    Rules:
 
-    1. A stream is read at its origin. Any broker of the network says where that is; so any address
-       does as long as one broker answers. Where nobody knows an address of the origin, it has to be
-       given.
-    2. Answers are in the order of ticks and together without a gap, up to the last tick that was
-       asked for, or the head. While the program deals with one answer, the next is on its way, if
-       no more than `fetches_max` are.
-    3. A connection that breaks is made again, and what was not answered is asked again: the log
-       does not change. If that does not help for `patience_s`, it is a `ConnectError`.
-    4. A refusal of the broker, or a stream that does not exist, is an error at once.
-    5. One thread at a time, and one process: make a fetcher where it is used. Whatever interrupts a
-       call ends the connection, on which something may have been read in part, and the next call
-       makes another.
+    1. A stream is read at its origin. Any broker of the network reports where that is, so any
+       address works as long as its broker answers. If no broker has the address of the origin, it
+       must be given.
+    2. Answers are in tick order and without gaps, up to the last requested tick or the head. While
+       the program processes one answer, the next is in flight, unless `fetches_max` requests are.
+    3. A lost connection is reestablished and unanswered requests are repeated; the log does not
+       change. After `patience_s` without success, the call raises `ConnectError`.
+    4. A refusal by the broker, or a stream that does not exist, raises an error at once.
+    5. Use a fetcher from one thread at a time and only in the process that created it. An
+       interrupted call closes the connection, on which an answer may have been read partially; the
+       next call opens another.
 
-    State: a connection. Losing it costs nothing but asking again.
+    State: a connection. Losing it costs only repeated requests.
     """
 
     def __init__(
@@ -302,11 +317,12 @@ class Fetcher:
         options: ClientOptions = DEFAULT_OPTIONS,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        """Nothing is dialled before something is asked. The arguments are those of `connect`, and
+        """Create a fetcher; it connects with the first request. The arguments are those of
+        `connect`, and
 
-        stream       the broker whose stream it is; "": the first one that answers
-        name         unique in the network; events that are addressed are given to this client
-        patience_s   how long the broker may be away before that is an error
+            stream       the broker whose stream to read; "": the first one that answers
+            name         unique in the network; addressed events are delivered to this client
+            patience_s   how long the broker may be unreachable before a call fails
         """
         if not addresses:
             raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
@@ -321,17 +337,17 @@ class Fetcher:
         self._options = options
         self._limits = limits
         self._process = os.getpid()
-        #: Where the origin was found.
-        self._found: Address | None = None
-        self._plug: SyncConnection | None = None
+        #: The address of the origin, once found.
+        self._origin_address: Address | None = None
+        self._connection: SyncConnection | None = None
         self._session = ClientSession(self.name, limits=limits)
-        #: Request → its answer, None until it is here.
+        #: Request → its answer; None until it arrives.
         self._answers: dict[int, Described | Fetched | Refused | None] = {}
 
-    # -- for the program ------------------------------------------------------------------------
+    # -- called by the application --------------------------------------------------------------
 
     def describe(self) -> Described:
-        """What the stream holds, and where the others are."""
+        """Describe the stream, and list the origins of the other streams."""
         answer = self._answer(ClientSession.describe, None)
         assert isinstance(answer, Described)
         return answer
@@ -344,8 +360,11 @@ class Fetcher:
         filter: str | FilterSource = "",
         bytes_max: int = FETCH_BYTES,
     ) -> Iterator[Fetched]:
-        """Events of the stream from the first to the last tick, or up to the head: those that
-        match, and that this client may have. `through` of each piece says how far it goes."""
+        """Iterate over the events from tick `first` to tick `last`, or to the head, in chunks.
+
+        Yields the events that match `filter` and that this client may receive. The `through` of
+        each chunk is the tick up to which it is complete. The errors are those of `Client.fetch`.
+        """
         check_question(first, last, bytes_max)
         return self._pieces(first, last, filter_text(filter, self._limits), bytes_max)
 
@@ -370,7 +389,7 @@ class Fetcher:
                 self._answers.pop(request, None)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Close the connection."""
         self._hang_up()
 
     def __enter__(self) -> Self:
@@ -384,15 +403,15 @@ class Fetcher:
     ) -> None:
         self.close()
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     def _begin(self, ask: _BulkAsk) -> int | None:
-        """Ask, if that can be at once; the number of the request if it was sent."""
-        # All before it may be unanswered, and one that is waited for must find a place.
-        if self._plug is None or len(self._answers) >= self._limits.fetches_max - 1:
+        """Send a request if that is possible without waiting; return its number, or None."""
+        # All earlier requests may be unanswered, and a blocking one must still find a slot.
+        if self._connection is None or len(self._answers) >= self._limits.fetches_max - 1:
             return None
         try:
-            return self._sent(ask, self._plug)
+            return self._sent(ask, self._connection)
         except ConnectError:
             self._hang_up()
             return None
@@ -400,18 +419,18 @@ class Fetcher:
             self._hang_up()
             raise
 
-    def _sent(self, ask: _BulkAsk, plug: SyncConnection) -> int:
+    def _sent(self, ask: _BulkAsk, connection: SyncConnection) -> int:
         request, effects = ask(self._session)
         self._answers[request] = None
         for effect in effects:
             assert isinstance(effect, SendFrame)
-            plug.send(effect.frame)
+            connection.send(effect.frame)
         return request
 
     def _answer(self, ask: _BulkAsk, request: int | None) -> Answer:
-        """What the broker says to a request that was sent, or is to be sent, perhaps again."""
+        """Return the answer to a request, which is sent, or sent again, if necessary."""
         if os.getpid() != self._process:
-            raise LocalError("this fetcher is that of another process; make one in each of them")
+            raise LocalError("this fetcher belongs to another process; create one in each process")
         deadline = float("inf")
         attempt = 0
         while True:
@@ -424,7 +443,7 @@ class Fetcher:
                 deadline = min(deadline, time.monotonic() + self._patience_s)
                 if time.monotonic() >= deadline:
                     raise ConnectError(
-                        f"the stream could not be read for {self._patience_s:g} s: {error}"
+                        f"the stream was not readable for {self._patience_s:g} s: {error}"
                     ) from error
                 self._pause(attempt, deadline)
                 attempt += 1
@@ -437,10 +456,10 @@ class Fetcher:
             return answer
 
     def _received(self, request: int) -> Described | Fetched | Refused:
-        """The answer to a request; others that come meanwhile are kept if they are wanted."""
+        """Wait for the answer to a request; keep answers to other pending requests."""
         while (answer := self._answers[request]) is None:
-            assert self._plug is not None
-            for effect in self._session.frame(time.monotonic(), self._plug.receive()):
+            assert self._connection is not None
+            for effect in self._session.frame(time.monotonic(), self._connection.receive()):
                 if isinstance(effect, TellAnswer) and effect.answer.request in self._answers:
                     self._answers[effect.answer.request] = effect.answer
                 elif isinstance(effect, TellCut):
@@ -462,44 +481,44 @@ class Fetcher:
         time.sleep(min(random.uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
 
     def _hang_up(self) -> None:
-        """There is no connection, and what was asked on it will not be answered."""
-        if self._plug is not None:
-            self._plug.close()
-        self._plug = None
+        """Close the connection and forget its requests."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
         self._answers.clear()
         self._session.disconnected(time.monotonic())
 
-    # -- reaching the origin --------------------------------------------------------------------
+    # -- connecting to the origin ---------------------------------------------------------------
 
     def _connected(self) -> SyncConnection:
-        """A connection to the origin of the stream."""
-        if self._plug is None:
-            self._plug = self._reached()
-            self._begin_session(self._plug)
-        return self._plug
+        """Return a connection to the origin of the stream."""
+        if self._connection is None:
+            self._connection = self._reached()
+            self._begin_session(self._connection)
+        return self._connection
 
     def _reached(self) -> SyncConnection:
-        """The first broker that answers, or the origin as far as anybody knows where it is."""
+        """Connect to the origin: at a given address, or where another broker reports it."""
         waiting = [*self._addresses]
-        if self._found is not None:
-            waiting.insert(0, self._found)
+        if self._origin_address is not None:
+            waiting.insert(0, self._origin_address)
         problems: dict[Address, str] = {}
         while waiting:
             address = waiting.pop(0)
             if address in problems:
                 continue
             try:
-                plug = self._dialled(address)
-                if plug.theirs.name == self.stream:
-                    self._found = address
-                    return plug
-                problems[address] = f"{address}: this is broker {plug.theirs.name!r}"
-                elsewhere = self._origin_by(plug)
+                connection = self._dialled(address)
+                if connection.theirs.name == self.stream:
+                    self._origin_address = address
+                    return connection
+                problems[address] = f"{address}: this is broker {connection.theirs.name!r}"
+                origin_address = self._origin_by(connection)
             except (ConnectError, RemoteError) as error:
                 problems[address] = str(error)
                 continue
-            if elsewhere is not None:
-                waiting.insert(0, elsewhere)
+            if origin_address is not None:
+                waiting.insert(0, origin_address)
         raise ConnectError("; ".join(problems.values()))
 
     def _dialled(self, address: Address) -> SyncConnection:
@@ -509,30 +528,30 @@ class Fetcher:
             name=self.name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        plug = SyncConnection(address, ours, self._tls, self._options)
-        self.network = self.network or plug.theirs.network
-        self.stream = self.stream or plug.theirs.name
-        return plug
+        connection = SyncConnection(address, ours, self._tls, self._options)
+        self.network = self.network or connection.theirs.network
+        self.stream = self.stream or connection.theirs.name
+        return connection
 
-    def _begin_session(self, plug: SyncConnection) -> None:
+    def _begin_session(self, connection: SyncConnection) -> None:
         for effect in self._session.connected(time.monotonic()):
             assert isinstance(effect, SendFrame)
-            plug.send(effect.frame)
+            connection.send(effect.frame)
 
-    def _origin_by(self, plug: SyncConnection) -> Address | None:
-        """Where another broker says that the origin is."""
+    def _origin_by(self, connection: SyncConnection) -> Address | None:
+        """Return the address of the origin that another broker reports."""
         try:
-            self._plug = plug
-            self._begin_session(plug)
-            answer = self._received(self._sent(ClientSession.describe, plug))
+            self._connection = connection
+            self._begin_session(connection)
+            answer = self._received(self._sent(ClientSession.describe, connection))
         finally:
             self._hang_up()
         if not isinstance(answer, Described):
             return None
         if self.stream not in answer.origins:
-            known = ", ".join(sorted(answer.origins))
+            streams = ", ".join(sorted(answer.origins))
             raise LocalError(
-                f"there is no stream {self.stream!r} in network {answer.network!r}; it has {known}"
+                f"no stream {self.stream!r} in network {answer.network!r}; it has {streams}"
             )
         text = answer.origins[self.stream]
         if not text:

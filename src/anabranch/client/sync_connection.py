@@ -1,18 +1,18 @@
-"""One connection to a broker, for code that waits: connect, greet, send frames, receive frames.
+"""A blocking connection to a broker: connect, handshake, send and receive frames.
 
-    plug = Plug(address, greeting, tls, options)
-    plug.send(frame)
-    frame = plug.receive()
+    connection = SyncConnection(address, greeting, tls, options)
+    connection.send(frame)
+    frame = connection.receive()
 
-A plain socket in the thread of whoever uses it; no event loop, no thread. Rules:
+It uses a plain socket in the caller's thread. Rules:
 
-1. Any failure to reach the broker is a `ConnectError` that names the address; so is any end of the
-   connection, whoever ended it. Bytes that are no frames are a `RemoteError`.
-2. While a frame is waited for, a broker that says nothing is asked every `heartbeat_s` whether it
-   is there, and given up after `dead_after_s` without a byte.
-3. After an error a plug is of no use but to be closed.
+1. A failure to connect is a `ConnectError` that names the address, and so is the end of the
+   connection, whichever side closed it. Bytes that are not frames raise `RemoteError`.
+2. While waiting for a frame, the connection sends a heartbeat to a silent broker every
+   `heartbeat_s`, and fails after `dead_after_s` without a byte.
+3. After an error, a connection can only be closed.
 
-State: a socket and a buffer, worth nothing after the connection.
+State: a socket and a buffer, of no use after the connection.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ _BUFFER_BYTES = 64 * 1024
 
 
 class SyncConnection:
-    """One connection. See the rules at the top of this module."""
+    """A blocking connection. See the rules at the top of this module."""
 
     def __init__(self, address: Address, ours: Greeting, tls: Tls, options: ClientOptions) -> None:
         self.address = address
@@ -65,7 +65,7 @@ class SyncConnection:
         self._socket.settimeout(options.heartbeat_s)
 
     def _greeted(self, ours: Greeting) -> Greeting:
-        """What the broker says about itself."""
+        """Exchange greetings and return the broker's."""
         try:
             self._socket.settimeout(self._options.dial_within_s)
             self._socket.sendall(framed(encode_greeting(ours)))
@@ -79,31 +79,31 @@ class SyncConnection:
         return theirs
 
     def send(self, frame: AnyClientFrame) -> None:
-        """Say something to the broker."""
+        """Send a frame."""
         try:
             self._socket.sendall(framed(encode_client(frame, self._limits)))
         except OSError as error:
             raise ConnectError(f"{self.address}: {_problem(error)}") from error
 
     def receive(self) -> AnyClientFrame:
-        """What the broker says next; waits for it."""
+        """Wait for the next frame and return it."""
         options = self._options
         try:
             data = self._frame(max(1, round(options.dead_after_s / options.heartbeat_s)))
         except OSError as error:
             raise ConnectError(f"{self.address}: {_problem(error)}") from error
-        # The decoder takes any bytes, and keeps none of them.
+        # The decoder accepts any buffer and keeps no reference to it.
         return decode_client(cast("bytes", data), self._limits)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     # -- bytes ----------------------------------------------------------------------------------
 
     def _frame(self, silences_max: int) -> memoryview:
-        """The next frame; it is there until the next call."""
+        """Read the next frame; the view is valid until the next call."""
         length = int.from_bytes(self._read(LENGTH_BYTES, silences_max))
         if not 0 < length <= self._frame_bytes_max:
             raise RemoteError(bad_length(length, self._frame_bytes_max))
@@ -134,7 +134,7 @@ def _connected(address: Address, tls: Tls, within_s: float) -> socket.socket:
     plain = socket.create_connection((address.host, address.port), within_s)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A bool is no context; None and False are both plaintext.
+        # A bool is not a context; None and False both mean plaintext.
         if isinstance(tls, ssl.SSLContext):
             return tls.wrap_socket(plain, server_hostname=address.host)
     except BaseException:
@@ -147,7 +147,7 @@ def _problem(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}; is that the port for clients, and has it TLS?"
+        return f"TLS failed: {error.reason or error}; is that the client port, with TLS?"
     if isinstance(error, TimeoutError):
-        return "no answer came in time"
+        return "no answer in time"
     return (error.strerror or str(error) or type(error).__name__).lower()

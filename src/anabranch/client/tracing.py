@@ -1,17 +1,18 @@
-"""Traces: what a client was told, written down for the checker.
+"""Traces: the observations of a client, recorded for the checker.
 
 Every record of `check.history` that concerns a client is appended to a file as one line of JSON.
 Rules:
 
-1. What is published is written before it is sent, and all lines with one write, so a trace of a
-   killed process lacks nothing that others may have seen, but perhaps the end of a line.
-2. Deliveries are gathered for one turn of the event loop. If the last of them are lost with the
-   process, the history says less; it says nothing wrong.
-3. A trace that is opened again belongs to a process that is gone: a torn line is removed, and what
-   it left open (episodes, unconfirmed events) is declared over before anything else is written.
+1. Published events are recorded before they are sent, with one write for all of them. The trace of
+   a killed process therefore contains every event that others may have seen; only its last line may
+   be torn.
+2. Deliveries are coalesced for one turn of the event loop. If the last ones are lost with the
+   process, the history is shorter but not wrong.
+3. A trace that is reopened belongs to a dead process. A torn line is removed, and open episodes and
+   unconfirmed events are closed before anything else is written.
 4. Times are those of the machine's clock.
 
-The checker needs the logs of the brokers beside it (`Logged`).
+The checker also needs the logs of the brokers (`Logged`).
 """
 
 import asyncio
@@ -28,13 +29,13 @@ from anabranch.check import history as saw
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId, Value
 
-_MOST = float_info.max
+_FLOAT_MAX = float_info.max
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[saw.AnyRecord] = msgspec.json.Decoder(saw.AnyRecord)
 
 
 def _records(path: Path) -> Iterator[saw.Record]:
-    """The records of a trace; a torn line at its end is left out."""
+    """Yield the records of a trace, without a torn last line."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -42,7 +43,7 @@ def _records(path: Path) -> Iterator[saw.Record]:
             try:
                 yield _decoder.decode(line)
             except msgspec.DecodeError as error:
-                raise LocalError(f"{path}: line {number} is no record: {error}") from None
+                raise LocalError(f"{path}: line {number} is not a record: {error}") from None
 
 
 class Trace:
@@ -55,7 +56,7 @@ class Trace:
         self._write(left_over)
 
     def published(self, events: Sequence[Event], ids: Sequence[EventId], broker: str) -> None:
-        """These events are about to be sent."""
+        """Record events that are about to be sent."""
         now = time.time()
         records = [
             saw.Published(
@@ -72,11 +73,11 @@ class Trace:
         self._write(records)
 
     def confirmed(self, publisher: str, incarnation: int, sequence: int) -> None:
-        """Events up to this one are safe."""
+        """Record that events up to this one are confirmed."""
         self._write([saw.Confirmed(time.time(), publisher, incarnation, sequence)])
 
     def abandoned(self, publisher: str, incarnation: int) -> None:
-        """What is unconfirmed of this incarnation may remain so."""
+        """Record that unconfirmed events of this incarnation may stay unconfirmed."""
         self._write([saw.Abandoned(time.time(), publisher, incarnation)])
 
     def subscribed(
@@ -89,35 +90,37 @@ class Trace:
         *,
         latest_start: Mapping[str, int],
     ) -> None:
-        """A subscription was asked for."""
+        """Record a request for a subscription."""
         asked = (episode, filter_text, quality, start, edge, latest_start)
         self._write([saw.Subscribed(time.time(), *asked)])
 
     def started(self, episode: str, stream: str, tick: int) -> None:
-        """The application was told a start."""
+        """Record a start reported to the application."""
         self._write([saw.Started(time.time(), episode, stream, tick)])
 
     def delivered(self, episode: str, stream: str, tick: int, event_id: EventId) -> None:
-        """The application was given an event."""
+        """Record an event delivered to the application."""
         name = (event_id.publisher, event_id.incarnation, event_id.sequence)
         self._later(saw.Delivered(time.time(), episode, stream, tick, *name))
 
     def withheld(self, episode: str, stream: str, span: tuple[int, int], reason: str) -> None:
-        """The application was told that ticks will not come."""
+        """Record a withheld range reported to the application."""
         self._later(saw.WithheldTold(time.time(), episode, stream, *span, reason))
 
     def ended(self, episode: str, ticks: Mapping[str, int]) -> None:
-        """The application has everything up to these ticks, and wants no more."""
+        """Record that the application has everything up to these ticks and ended the
+        subscription.
+        """
         now = time.time()
         ends = [saw.Ended(now, episode, stream, tick) for stream, tick in ticks.items()]
         self._write([*ends, saw.Cut(now, episode)])
 
     def cut(self, episode: str) -> None:
-        """Nothing more is promised to this episode."""
+        """Record the end of an episode."""
         self._write([saw.Cut(time.time(), episode)])
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write pending records and close the file."""
         self._write([])
         os.close(self._file)
         self._file = -1
@@ -140,7 +143,7 @@ class Trace:
 
 
 def is_optional(event: Event) -> bool:
-    """Whether a subscription whose filter matches may have to do without the event."""
+    """Return whether the event may legitimately be missing for a matching subscription."""
     control = event.control
     return (
         control.persistence == "transient"
@@ -152,17 +155,21 @@ def is_optional(event: Event) -> bool:
 
 
 def written(event: Event) -> dict[str, Value]:
-    """The attributes as JSON can say them: it knows neither NaN, which matches nothing, nor an
-    infinite number, for which the greatest finite one stands."""
+    """Return the attributes in a form that JSON can represent.
+
+    NaN matches nothing and is left out; an infinite number is replaced by the largest finite one.
+    """
     return {
-        name: value if not isinstance(value, float) or isfinite(value) else copysign(_MOST, value)
+        name: value
+        if not isinstance(value, float) or isfinite(value)
+        else copysign(_FLOAT_MAX, value)
         for name, value in event.attributes.items()
         if value == value
     }
 
 
 def _left_over(path: Path) -> list[saw.Record]:
-    """Remove a torn line; what the process that wrote the rest has left open."""
+    """Remove a torn line and return records that close what the previous process left open."""
     _cut_torn_line(path)
     open_episodes: dict[str, None] = {}
     published: dict[tuple[str, int], int] = {}
@@ -181,7 +188,10 @@ def _left_over(path: Path) -> list[saw.Record]:
                 published.pop((record.publisher, record.incarnation), None)
     now = time.time()
     cuts = [saw.Cut(now, episode) for episode in open_episodes]
-    return [*cuts, *(saw.Abandoned(now, *life) for life in published)]
+    return [
+        *cuts,
+        *(saw.Abandoned(now, *key) for key in published),
+    ]
 
 
 def _cut_torn_line(path: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_bad_line_of_a_pipe_tells_what_is_out_and_where_to_go_on(
 def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
     (tmp_path / "z.csv").touch()
     result = invoke("pub", address, "n=1", "--state", str(tmp_path / "z.csv"))
-    assert (result.exit_code, "that is a directory" in result.stderr) == (2, True)
+    assert (result.exit_code, "there is a file in its place" in result.stderr) == (2, True)
 
 
 def test_events_are_counted_by_the_broker_they_went_to() -> None:

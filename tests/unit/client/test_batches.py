@@ -360,7 +360,7 @@ def test_bad_arguments_are_named() -> None:
         async with network("a") as (a,), await connect(a.address) as client:
             with pytest.raises(EventError, match="token is empty"):
                 await client.stage("", [])
-            with pytest.raises(LocalError, match="tokens is a text"):
+            with pytest.raises(LocalError, match="tokens is a string"):
                 await client.commit(sink="s", query="q", batch=0, tokens="t")
             with pytest.raises(LocalError, match="batch -1 is invalid"):
                 await commit(client, -1)

@@ -114,7 +114,7 @@ def test_arguments_that_make_no_sense_are_refused_at_once(network: anabranch.Emb
     with pytest.raises(LocalError, match="not on this machine"):
         Fetcher("broker.example:4100")
     with Fetcher(network.addresses[0]) as fetcher:
-        with pytest.raises(LocalError, match="are no range"):
+        with pytest.raises(LocalError, match="are not a range"):
             fetcher.fetch(0)
         with pytest.raises(LocalError, match="at position"):
             fetcher.fetch(1, filter="n >")
@@ -169,7 +169,7 @@ def test_bad_answers_are_an_error_when_patience_is_over() -> None:
     with (
         pretender(WRONG) as place,
         Fetcher(place, patience_s=0.0, options=BRISK) as fetcher,
-        pytest.raises(ConnectError, match="could not be read for 0 s: a fetch from tick 1"),
+        pytest.raises(ConnectError, match="was not readable for 0 s: a fetch from tick 1"),
     ):
         fetcher.describe()
 
@@ -250,4 +250,4 @@ def test_a_fetcher_is_for_the_process_that_made_it() -> None:
         check=True,
         env={"PYTHONPATH": str(source)},
     )
-    assert done.stdout == "this fetcher is that of another process; make one in each of them\n"
+    assert done.stdout == "this fetcher belongs to another process; create one in each process\n"

@@ -75,8 +75,8 @@ def test_a_port_that_is_no_broker_is_told_as_such() -> None:
         server.close()
 
     async def story() -> None:
-        await visit(b"", 0.1, "has not greeted as a broker does at its port for clients")
-        await visit(b"", 5.0, "no answer yet; is that a broker's port for clients")
+        await visit(b"", 0.1, "received no greeting; is that a broker's client port")
+        await visit(b"", 5.0, "no answer yet; is that a broker's client port")
         await visit(b"\xff" * 99, 5.0, "was announced; 1 to 4096 are allowed$")
         await visit(b"\x15\x03\x01\x00\x02\x02\x46", 5.0, "it wants TLS; say whom to trust")
         await visit(b"HTTP/1.1 400 Bad Request\r\n\r\n", 5.0, "use the port for clients$")
@@ -114,7 +114,7 @@ def test_a_broker_that_does_not_speak_tls_is_told_as_such() -> None:
     async def story() -> None:
         async with network("a") as (a,):
             context = ssl.create_default_context()
-            with pytest.raises(ConnectError, match=f"{a.address}: .*, and has it TLS"):
+            with pytest.raises(ConnectError, match=f"{a.address}: .*, with TLS"):
                 await connect(a.address, tls=context, options=HURRY)
 
     run(story)

@@ -41,7 +41,7 @@ def test_a_state_is_for_one_process_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["z.csv", "z.csv/below"])
 def test_a_file_is_no_state(tmp_path: Path, place: str) -> None:
     (tmp_path / "z.csv").touch()
-    with pytest.raises(LocalError, match=f"{place} .* that is a directory, and there is a file"):
+    with pytest.raises(LocalError, match=f"{place} .* there is a file in its place"):
         ClientState(tmp_path / place, "c", "c")
 
 
@@ -49,7 +49,7 @@ def test_a_state_is_for_one_client(tmp_path: Path) -> None:
     state = ClientState(tmp_path, "c", "")
     state.next_incarnation(1)
     state.close()
-    with pytest.raises(LocalError, match="state of client 'c', not of 'd'"):
+    with pytest.raises(LocalError, match="belongs to client 'c', not to 'd'"):
         ClientState(tmp_path, "d", "")
     # The refusal must not keep it locked.
     ClientState(tmp_path, "c", "").close()
@@ -57,7 +57,7 @@ def test_a_state_is_for_one_client(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"{", "no state of a client"), (b'{"client":"c","format":99}', "has format 99")],
+    [(b"{", "not a valid client state"), (b'{"client":"c","format":99}', "has format 99")],
 )
 def test_a_damaged_state_is_refused_with_its_place(
     tmp_path: Path, content: bytes, problem: str

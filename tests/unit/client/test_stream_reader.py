@@ -91,7 +91,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(tmp_path: Path) 
             client_of(node) as client,
         ):
             for first, last in ((0, 5), (3, 1), (1, 2**63)):
-                with pytest.raises(LocalError, match="are no range"):
+                with pytest.raises(LocalError, match="are not a range"):
                     await anext(aiter(client.fetch(first, last)))
             with pytest.raises(FilterError, match="at position 3"):
                 await anext(aiter(client.fetch(1, filter="n >")))
@@ -170,7 +170,7 @@ def test_a_broker_that_stays_away_is_an_error(tmp_path: Path) -> None:
         ):
             await client.describe()
             await node.stop()
-            with pytest.raises(ConnectError, match=r"no broker could be asked within 0\.2 s"):
+            with pytest.raises(ConnectError, match=r"no broker could be reached within 0\.2 s"):
                 await client.describe()
 
     asyncio.run(story())
@@ -259,7 +259,7 @@ def test_a_broker_that_hangs_up_on_a_question_is_not_asked_for_ever() -> None:
         options = ClientOptions(connect_within_s=0.2, pause_last_s=0.01)
         with pretender(*[b""] * 1_000) as place:
             async with await connect(place, name="reader", options=options) as client:
-                with pytest.raises(ConnectError, match=r"lost again and again for 0\.2 s"):
+                with pytest.raises(ConnectError, match=r"lost repeatedly for 0\.2 s"):
                     await client.describe()
 
     asyncio.run(story())
