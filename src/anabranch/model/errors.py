@@ -1,27 +1,28 @@
-"""The errors of Anabranch: two families, by whose mistake it was.
+"""The errors of Anabranch: two families, by the side that made the mistake.
 
-A `LocalError` says that this program was used wrongly: a filter that does not parse, an event
-that breaks a limit, an id added twice. It carries what was wrong, where, and what would be right.
-A `RemoteError` says that bytes or frames from elsewhere break the protocol; whoever sent them
-loses the link. Code that reads from the network raises nothing else, whatever it is fed.
+A `LocalError` reports incorrect use of this program: a filter that does not parse, an event that
+exceeds a limit, a duplicate id. Its text says what is wrong, where, and what would be correct. A
+`RemoteError` reports bytes or frames from a peer that violate the protocol; the peer loses its
+connection. Code that reads from the network raises nothing else for any input.
 """
 
 
 class AnabranchError(Exception):
-    """Everything this package raises on purpose."""
+    """Base class of all errors that this package raises deliberately."""
 
 
 class LocalError(AnabranchError):
-    """The caller asked for something that cannot be."""
+    """The caller requested something invalid."""
 
 
 class RemoteError(AnabranchError):
-    """A peer sent something that cannot be."""
+    """A peer sent something invalid."""
 
 
 class ContradictionError(RemoteError):
-    """What came over a link contradicts what the same stream said before: its log is an old copy,
-    or two brokers make it."""
+    """A frame contradicts earlier frames of the same stream: its log is an old copy, or two brokers
+    write it.
+    """
 
     def __init__(self, stream: str, what: str) -> None:
         self.stream = stream
@@ -32,21 +33,21 @@ class ContradictionError(RemoteError):
 
 
 class EventError(LocalError, ValueError):
-    """An event with an invalid name, value or control field, or beyond a limit."""
+    """An event has an invalid name, value or control field, or exceeds a limit."""
 
 
 class FilterError(LocalError, ValueError):
-    """A filter that is not valid, with the place where that shows."""
+    """A filter is invalid; includes the position of the mistake."""
 
     def __init__(
         self, message: str, *, text: str = "", position: int = -1, expected: str = ""
     ) -> None:
         self.message = message
-        #: The whole filter as it was given, or "" where there is no text.
+        #: The complete filter as given, or "" if there is no text.
         self.text = text
-        #: Index of the offending character in `text`, or -1 where there is none.
+        #: Index of the offending character in `text`, or -1 if there is none.
         self.position = position
-        #: What would have been right at that place, or "".
+        #: What would be correct at that position, or "".
         self.expected = expected
         super().__init__(message, text, position, expected)
 
@@ -65,23 +66,23 @@ class FilterError(LocalError, ValueError):
 
 
 class DuplicateIdError(LocalError, ValueError):
-    """An id that is already there."""
+    """The id already exists."""
 
 
 class UnknownIdError(LocalError, KeyError):
-    """An id that is not there."""
+    """The id does not exist."""
 
-    # KeyError would show the message in quotes.
+    # KeyError would quote the message.
     __str__ = Exception.__str__
 
 
 class FilterLimitError(FilterError):
-    """A filter that is well formed but larger than the limits allow."""
+    """A filter is well formed but exceeds a limit."""
 
 
 class PatternError(FilterError):
-    """A pattern that is not valid, with the place where that shows."""
+    """A pattern is invalid; includes the position of the mistake."""
 
 
 class PatternLimitError(PatternError):
-    """A pattern that is well formed but larger than the limits allow."""
+    """A pattern is well formed but exceeds a limit."""

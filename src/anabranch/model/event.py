@@ -1,24 +1,78 @@
-"""Events: what publishers publish and subscribers get.
+"""Events, their attribute values and their headers.
 
-An event is a set of typed attributes, by which it is matched; an opaque payload, which nobody but
-the application reads; and a header, which says which event it is and how to treat it.
+An event consists of typed attributes, by which it is matched; an opaque payload, which only the
+application reads; and a header, which identifies the event and controls its treatment.
 
     Event({"symbol": "IBM", "price": 12.5}, payload=b"…", stream="quotes")
 
-Rules:
+Events:
 
-1. An event never changes; other content is another event. Everything it holds is immutable too.
-2. Attributes are given as one mapping, never as keywords: keywords name the other parts, and an
+1. An event is immutable, including everything it contains.
+2. Attributes are passed as one mapping, never as keywords: keywords name the other parts, and an
    attribute called `stream` or `id` must not become one of them by accident.
-3. Whatever is wrong with an event is an `EventError` when it is built; an event that exists can
-   be encoded, and decoded under the same limits.
-4. Two events are equal when all their parts are. Attributes are equal when names, kinds and values
-   are: 1, 1.0 and TRUE are three values, −0.0 and 0.0 are one, NaN equals NaN. The order of
-   attributes is kept but does not count. The hash agrees with that.
-5. `event["price"]`, `event.get("price")`, `"price" in event` and `dict(event)` read attributes.
-   An event has no length, so that an event without attributes is not false.
-6. Building an event reads no clock and invents no id. `stamped` adds both, once, when it is
+3. Building an invalid event raises `EventError`. An existing event can be encoded, and decoded
+   under the same limits.
+4. Two events are equal if all their parts are. Attributes are equal if names, kinds and values are:
+   1, 1.0 and TRUE are three values, −0.0 and 0.0 are one, NaN equals NaN. The order of attributes
+   is kept but does not count. The hash is consistent with that.
+5. `event["price"]`, `event.get("price")`, `"price" in event` and `dict(event)` read attributes. An
+   event has no length, so that an event without attributes is not false.
+6. Building an event reads no clock and assigns no id. `stamped` adds both, once, when the event is
    published.
+
+Values. An attribute value is a string, a 64-bit integer, a 64-bit float or a boolean:
+
+7. Values of different kinds do not compare: the result is UNKNOWN, never an error, never False. The
+   kinds are *text*, *number* and *truth*; a boolean is not a number.
+8. An integer and a float compare exactly by value, also beyond 2**53: 9007199254740993 is greater
+   than 9007199254740992.0. Nothing is rounded.
+9. −0.0 equals 0. The infinities are the ends of the number line and equal themselves.
+10. NaN is not on the number line: every comparison with it is UNKNOWN. It is present, so IS NULL is
+    false for it.
+11. Strings compare by code point, which is also the order of their UTF-8 bytes, without
+    normalisation: two spellings of one letter are two strings.
+12. Truth values compare by equality only; their order is UNKNOWN.
+
+The number line `int64 ∪ float64` is finite, so each number has a neighbour on either side;
+`number_after` and `number_before` return them. With their help every interval can be written with
+both ends included, which makes emptiness, covering and intersection of intervals exact: nothing
+lies strictly between 1.0 and 1.0000000000000002.
+
+Attributes:
+
+13. The type of a value is exactly `str`, `int`, `float` or `bool`. Everything else is refused and
+    never converted, including subclasses and numpy scalars: a conversion that loses bits or turns a
+    truth into a number should be visible in the program that performs it.
+14. A float is any float: NaN, the infinities and −0.0 are transmitted bit by bit. A string is any
+    Unicode text, control characters included, but no lone surrogates.
+15. None is refused; leave the attribute out.
+16. Names follow `names`; counts and sizes follow `Limits`.
+17. Names that begin with `anabranch.pattern` are reserved for the network. An event may have them,
+    but no client may publish it (`reserved_in`).
+
+The header contains everything except attributes and payload; it is all that a relay reads. The id
+identifies an event in three parts:
+
+- *publisher*: Names are unique in the network, so ids of different publishers never collide, and
+  the order of one publisher's events does not depend on others.
+- *incarnation*: Increases with every start, move or reconnect of the publisher. A publisher that
+  lost its state need not know its last sequence, and late events of an old incarnation are not
+  mistaken for duplicates of the new one's. (The Grid Event Service uses a start timestamp and an
+  incarnation for these two purposes; a number that increases on both occasions serves both.)
+- *sequence*: Increases with every event of an incarnation, so duplicate detection is one comparison
+  with the last id. 63 bits do not wrap.
+
+Ids are ordered by these parts, which is the publishing order within one publisher. Headers:
+
+18. A header is immutable in transit. Information added by a hop belongs to the frame around the
+    event.
+19. An unpublished event has no id; publishing assigns one, once.
+20. `None` means "no limit", which differs from 0: hop limit 0 stays at the origin broker.
+21. A missing timestamp is 0; an empty stream leaves the choice to the origin.
+22. The types below bound every number and the count of destinations, so that a decoder refuses them
+    before it allocates; `check_decoded_header` checks the rest: texts and duplicates.
+
+Prior art: Pallickara, A Grid Event Service (2001), §3.1, §4.6; priorities from Jakarta Messaging.
 """
 
 import math
@@ -33,52 +87,32 @@ from anabranch.model.errors import EventError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name, check_optional_name, clipped, is_plain, utf8_bytes
 
-# Attribute values, and when two of them compare.
-#
-# An attribute value is a string, a 64-bit integer, a 64-bit float or a boolean. Rules:
-#
-# 1. Values of different kinds do not compare: the answer is UNKNOWN, never an error, never False.
-#    The kinds are *text*, *number* and *truth*; a boolean is not a number.
-# 2. An integer and a float compare by value, exactly, also beyond 2**53: 9007199254740993 is
-#    greater than 9007199254740992.0. Python compares them so; nothing here rounds.
-# 3. −0.0 equals 0. The infinities are the ends of the number line and equal themselves.
-# 4. NaN has no place on the line: every comparison with it is UNKNOWN. It is present, though, so IS
-#    NULL is false for it.
-# 5. Strings compare by code point, which is also the order of their UTF-8 bytes. Nothing is
-#    normalised: two spellings of one letter are two strings. Lone surrogates are no text.
-# 6. Truth values compare by equality only; their order is UNKNOWN.
-#
-# The number line `int64 ∪ float64` is finite, so each of its numbers has a neighbour on either
-# side; `number_after` and `number_before` name them. With their help every interval can be written
-# with both ends included, which is what makes emptiness, covering and intersection of intervals
-# exact: nothing lies strictly between 1.0 and 1.0000000000000002, and these two functions know it.
-#
-
-
 Number = int | float
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]
 
 INT_MIN = -(2**63)
 INT_MAX = 2**63 - 1
-#: Up to here, in either direction, every integer is a float.
+#: Every integer up to this magnitude is a float.
 FLOAT_EXACT_MAX = 2**53
 INFINITY = math.inf
 
 
 def number_after(number: Number) -> Number:
-    """The smallest 64-bit integer or float greater than `number`; infinity has none."""
+    """Return the smallest 64-bit integer or float greater than `number`; infinity has none."""
     assert number != INFINITY
     if FLOAT_EXACT_MAX <= number < INT_MAX or INT_MIN <= number < -FLOAT_EXACT_MAX:
         return int(number) + 1
     if number == INT_MAX:
         return 2.0**63
-    # Plus zero turns the −0.0 that follows the greatest negative float into 0.0.
+    # Adding zero turns the −0.0 after the greatest negative float into 0.0.
     return math.nextafter(number, INFINITY) + 0.0
 
 
 def number_before(number: Number) -> Number:
-    """The greatest 64-bit integer or float smaller than `number`; minus infinity has none."""
+    """Return the greatest 64-bit integer or float smaller than `number`; minus infinity has
+    none.
+    """
     assert number != -INFINITY
     if FLOAT_EXACT_MAX < number <= INT_MAX or INT_MIN < number <= -FLOAT_EXACT_MAX:
         return int(number) - 1
@@ -88,12 +122,12 @@ def number_before(number: Number) -> Number:
 
 
 def text_after(text: str) -> str:
-    """The smallest string greater than `text`."""
+    """Return the smallest string greater than `text`."""
     return text + "\0"
 
 
 def prefix_end(prefix: str) -> str | None:
-    """The smallest string greater than every string that starts with `prefix`; None if none is."""
+    """Return the smallest string greater than every string with this prefix, or None."""
     for index in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[index])
         if point < 0x10FFFF:
@@ -102,32 +136,15 @@ def prefix_end(prefix: str) -> str | None:
     return None
 
 
-# Attributes: the typed values by which an event is matched.
-#
-# An event's attributes map names to values: a string, a 64-bit integer, a 64-bit float or a
-# boolean. How values compare is the business of `values`; this module says which ones an event may
-# hold.
-#
-# 1. The type is exactly `str`, `int`, `float` or `bool`. A boolean is not an integer. Anything else
-#    is refused and never converted, subclasses and numpy scalars included: a conversion that loses
-#    bits or turns a truth into a number should be seen in the program that makes it.
-# 2. An integer has 64 bits. A float is any float: NaN, the infinities and −0.0 travel bit by bit.
-# 3. A string is any Unicode text, control characters included; a lone surrogate is no text.
-# 4. No value means no attribute: None is refused, leave the attribute out.
-# 5. Names follow `names`; count and sizes follow `Limits`.
-# 6. Names that begin with `anabranch.pattern` are the network's own. An event may have them, but no
-#    client may publish it (`reserved_in`).
-
-
-#: What a name and its value take at most beside their text: two string headers, or one and 8 bytes.
+#: The maximum overhead of a name and its value: two string headers, or one and 8 bytes.
 _FRAMING_BYTES_MAX = 14
-#: Names that begin like this are the network's own.
+#: Names with this prefix are reserved for the network.
 RESERVED = "anabranch.pattern"
 _RESERVED_BYTES = RESERVED.encode()
 
 
 def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
-    """The bytes these attributes take at most when encoded, or an error that names the bad one."""
+    """Return the maximum encoded size of the attributes; raise `EventError` for an invalid one."""
     if len(attributes) > limits.attributes_max:
         raise EventError(
             f"the event has {len(attributes)} attributes;"
@@ -135,7 +152,7 @@ def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
         )
     size = _FRAMING_BYTES_MAX * len(attributes) + _check_names(attributes, limits)
     for name, value in attributes.items():
-        # Not isinstance: True is an int to it, and numpy's float64 a float.
+        # Not isinstance, for which True is an int and numpy's float64 a float.
         if type(value) is str:
             size += _check_text(name, value, limits)
         elif type(value) is int:
@@ -147,9 +164,10 @@ def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
 
 
 def reserved_in(encoded: bytes, attributes: Mapping[str, Value]) -> str:
-    """Why an event with these attributes is not to be published by a client; "" if it may be.
+    """Return why a client must not publish an event with these attributes, or "".
 
-    `encoded` is the whole event: nearly always a look at its bytes is enough."""
+    `encoded` is the complete event: searching its bytes is nearly always sufficient.
+    """
     if _RESERVED_BYTES in encoded:
         for name in attributes:
             if name.startswith(RESERVED):
@@ -159,15 +177,15 @@ def reserved_in(encoded: bytes, attributes: Mapping[str, Value]) -> str:
 
 
 def names_are_plain(attributes: Mapping[str, Value], limits: Limits) -> bool:
-    """Whether all names are seen to be right without looking at each; they must be strings.
+    """Return whether all names are valid according to a check of their concatenation.
 
-    Together names are nearly always shorter than one may be, and plain ASCII.
+    The names must be strings. Together they are nearly always short plain ASCII.
     """
     return "" not in attributes and is_plain("".join(attributes), limits.name_bytes_max)
 
 
 def _check_names(attributes: Mapping[str, Value], limits: Limits) -> int:
-    """The bytes of all names, or their bound; or an error."""
+    """Return the size of all names, or an upper bound of it."""
     if set(map(type, attributes)) == {str} and names_are_plain(attributes, limits):
         return limits.name_bytes_max
     return sum(check_name(name, "attribute name", limits.name_bytes_max) for name in attributes)
@@ -186,7 +204,7 @@ def _check_text(name: str, value: str, limits: Limits) -> int:
 
 
 def _too_large(name: str) -> str:
-    # The number is not shown: it may have more digits than Python agrees to print.
+    # The number is not shown: it may have more digits than Python prints.
     return (
         f"attribute {clipped(name)} is an integer outside {INT_MIN} … {INT_MAX};"
         " use a float or a string"
@@ -207,63 +225,31 @@ def _wrong_type(name: str, value: object) -> str:
     return problem + "a value must be a str, int, float or bool"
 
 
-# The header of an event: what brokers read on the way, and what they may do with it.
-#
-# The header is everything about an event but its content (attributes and payload): who published
-# it, into which stream, when, and with which wishes. A relay reads only this.
-#
-# The id says which event this is, in space and time. Each part answers a question:
-#
-# - *publisher*: who? Names are unique in the network, so ids of different publishers never meet,
-#   and the order of one publisher's events does not depend on anybody else.
-# - *incarnation*: in which of its lives? It grows with every start, roam or reconnect. A publisher
-#   that lost its memory need not know the last sequence it used; and late events of an old
-#   incarnation are not mistaken for repetitions of the new one's, though their sequences are
-#   smaller or equal. (The Grid Event Service uses a start timestamp and an incarnation for these
-#   two purposes; a number that grows on both occasions serves both.)
-# - *sequence*: which one in that life? It grows with every event, so within one publisher and
-#   incarnation "already seen" is one comparison with the last id. 63 bits do not wrap.
-#
-# Ids are ordered by these parts, in this order: within one publisher that is the order of
-# publishing.
-#
-# Rules:
-#
-# 1. A header never changes on the way. What a hop adds belongs to the frame around the event.
-# 2. An event that is not published yet has no id; publishing gives it one, once.
-# 3. `None` is "no limit", which differs from 0: hop limit 0 stays at the origin broker.
-# 4. A missing timestamp is 0; an empty stream leaves the choice to the origin.
-# 5. The types below bound every number and the count of destinations, so that a decoder refuses
-#    them before it allocates; `check_decoded_header` tells the rest: texts, and duplicates.
-#
-# Prior art: Pallickara, A Grid Event Service (2001), §3.1, §4.6; priorities from Jakarta Messaging.
-
-
 Persistence = Literal["transient", "persistent"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=INT_MAX)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=9)]
 Timestamp = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 
-#: No limits allow more destinations than this; it keeps a decoder from reserving room for more.
+#: An absolute limit on destinations, so that a decoder does not allocate more.
 DESTINATIONS_CEILING = 65_535
 Destinations = Annotated[tuple[str, ...], msgspec.Meta(max_length=DESTINATIONS_CEILING)]
 
-#: What a header takes at most beside its texts and destinations, outer framing included.
+#: The maximum overhead of a header beside its texts and destinations, outer framing included.
 _HEADER_FRAMING_BYTES_MAX = 128
 _TEXT_FRAMING_BYTES_MAX = 5
-#: Stands in for the publisher of an event that has none yet, where texts are checked.
+#: A placeholder for the publisher of an unpublished event, for checking texts.
 _UNPUBLISHED = "-"
 
 
 class EventId(
     msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True, gc=False
 ):
-    """Names one event among all there ever were."""
+    """The id of an event, unique over all time. See the top of this module."""
 
     publisher: str
-    #: Grows with every start, roam or reconnect of the publisher.
+    #: Increases with every start, move or reconnect of the publisher.
     incarnation: Count
-    #: Grows with every event of one incarnation.
+    #: Increases with every event of an incarnation.
     sequence: Count
 
     def __str__(self) -> str:
@@ -273,26 +259,27 @@ class EventId(
 class Control(
     msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False
 ):
-    """How the network shall treat an event. The defaults are what most events want."""
+    """How the network treats an event. The defaults suit most events."""
 
-    #: `persistent` survives crashes and reaches durable subscriptions; `transient` is sent once.
+    #: `persistent` events survive crashes and reach durable subscriptions; `transient` ones are
+    #: sent once.
     persistence: Persistence = "persistent"
-    #: Nanoseconds for which the event is worth keeping, from when it is stored; None: for ever.
+    #: Time to live in nanoseconds from when the event is stored; None: unlimited.
     time_limit_ns: Count | None = None
-    #: Broker-to-broker hops the event may take; None: any number.
+    #: Maximum number of hops between brokers; None: unlimited.
     hop_limit: Count | None = None
-    #: Level of the unit that the event may not leave (0 the broker, 1 its cluster …); None: none.
+    #: Level of the unit that the event must not leave (0 the broker, 1 its cluster …); None: none.
     level_limit: Count | None = None
     #: 0 (lowest) to 9.
     priority: Priority = 4
-    #: What this event answers or belongs to, as chosen by the application; "": nothing.
+    #: Correlation id chosen by the application; "": none.
     correlation_id: str = ""
-    #: Who shall get the event; empty: everybody whose filter matches. No name twice.
+    #: Clients that receive the event; empty: every client whose filter matches. No duplicates.
     destinations: Destinations = ()
 
     @property
     def is_kept(self) -> bool:
-        """Whether everybody who wants it gets it, now or later, wherever he is."""
+        """Whether every matching subscription receives the event, now or later, anywhere."""
         limits = (self.time_limit_ns, self.hop_limit, self.level_limit)
         is_limited = any(limit is not None for limit in limits)
         return self.persistence == "persistent" and not is_limited and not self.destinations
@@ -302,18 +289,18 @@ DEFAULT_CONTROL = Control()
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Everything about an event but attributes and payload."""
+    """All parts of an event except attributes and payload."""
 
     id: EventId | None
     stream: str
-    #: When the publisher says it happened: nanoseconds since 1970 in UTC, 0 if it does not say.
+    #: Event time according to the publisher: nanoseconds since 1970 in UTC; 0 if not given.
     timestamp_ns: Timestamp
     control: Control
     content_type: str
 
 
 def check_header(header: Header, limits: Limits) -> int:
-    """The bytes this header takes at most when encoded, or an error that names the bad field."""
+    """Return the maximum encoded size of a header; raise `EventError` for an invalid field."""
     if header.id is not None:
         _check_id(header.id)
     _check_integer("timestamp_ns", header.timestamp_ns, INT_MIN, INT_MAX)
@@ -325,11 +312,11 @@ def check_header(header: Header, limits: Limits) -> int:
 
 
 def check_decoded_header(header: Header, limits: Limits) -> int:
-    """Like `check_header`, for a header whose types and numbers a decoder has checked."""
+    """Like `check_header`, for a header whose types and numbers the decoder has checked."""
     control = header.control
     publisher = _UNPUBLISHED if header.id is None else header.id.publisher
     texts = publisher + header.stream + header.content_type + control.correlation_id
-    # Together within the bound of one: then each is, and nearly always this is all there is to do.
+    # If all texts together are within the limit of one, each of them is: the usual case.
     if publisher and is_plain(texts, limits.name_bytes_max):
         size = len(texts)
     else:
@@ -360,7 +347,7 @@ def _check_destinations(destinations: tuple[str, ...], limits: Limits) -> int:
     for name in destinations:
         size += check_name(name, "destination", limits.name_bytes_max)
         if name in seen:
-            raise EventError(f"destination {clipped(name)} is there twice; name it once")
+            raise EventError(f"duplicate destination {clipped(name)}; name it once")
         seen.add(name)
     return size
 
@@ -404,13 +391,13 @@ def _check_integer(what: str, value: object, low: int, high: int) -> None:
     if type(value) is not int:
         raise EventError(f"{what} is of type {type(value).__name__}; it must be an int")
     if not low <= value <= high:
-        # The number is not shown: it may have more digits than Python agrees to print.
+        # The number is not shown: it may have more digits than Python prints.
         raise EventError(f"{what} is outside {low} … {high}; choose a value within")
 
 
 __all__ = ["ENCODING_VERSION", "Control", "Event", "EventId", "Header", "encoded_parts"]
 
-#: The first item of every encoded event. Another layout gets another number.
+#: The first item of every encoded event. A different layout gets a different number.
 ENCODING_VERSION = 1
 
 Default = TypeVar("Default")
@@ -421,21 +408,21 @@ _REPR_ATTRIBUTES = 4
 
 
 def encoded_parts(header: Header, attributes: dict[str, Value], payload: bytes) -> bytes:
-    """The bytes of an event of these parts; `encoding` describes them."""
+    """Encode an event of these parts; `encoding` describes the format."""
     return _encoder.encode((ENCODING_VERSION, header, attributes, payload))
 
 
 @final
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class Event:
-    """One immutable event. See the rules at the top of this module."""
+    """An immutable event. See the rules at the top of this module."""
 
     header: Header
-    #: Read-only, in the order they were given.
+    #: Read-only, in the given order.
     attributes: MappingProxyType[str, Value]
     payload: bytes
-    #: The limits that all but the header was checked against, and the bytes it takes at most; None
-    #: if that is not known.
+    #: The limits that everything but the header was checked against, and the maximum encoded size;
+    #: None if unknown.
     _checked: tuple[Limits, int] | None
 
     def __init__(
@@ -451,16 +438,18 @@ class Event:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         header = Header(id, stream, timestamp_ns, control, content_type)
-        own_attributes = _own_attributes(attributes)
-        own_payload = _own_payload(payload, limits)
-        size = check_attributes(own_attributes, limits) + len(own_payload)
+        attributes_copy = _copied_attributes(attributes)
+        payload_copy = _copied_payload(payload, limits)
+        size = check_attributes(attributes_copy, limits) + len(payload_copy)
         if size + check_header(header, limits) > limits.event_bytes_max:
-            _check_encoded_size(encoded_parts(header, own_attributes, own_payload), limits)
-        _set_parts(self, header, MappingProxyType(own_attributes), own_payload, (limits, size))
+            _check_encoded_size(encoded_parts(header, attributes_copy, payload_copy), limits)
+        _set_parts(self, header, MappingProxyType(attributes_copy), payload_copy, (limits, size))
 
     @classmethod
     def of_checked_parts(cls, header: Header, attributes: dict[str, Value], payload: bytes) -> Self:
-        """An event of parts that were checked, without checking again. It keeps the dict."""
+        """Create an event of checked parts without checking them again. It takes ownership of the
+        dict.
+        """
         event = object.__new__(cls)
         _set_parts(event, header, MappingProxyType(attributes), payload, None)
         return event
@@ -468,9 +457,9 @@ class Event:
     def stamped(
         self, event_id: EventId, timestamp_ns: int, *, limits: Limits = DEFAULT_LIMITS
     ) -> "Event":
-        """This event with its id, and with this timestamp if it has none of its own."""
+        """Return this event with an id, and with this timestamp if it has none."""
         if self.id is not None:
-            raise EventError(f"the event has the id {self.id} already; publish a new event instead")
+            raise EventError(f"the event already has the id {self.id}; publish a new event instead")
         own, checked = self.header, self._checked
         header = Header(
             event_id, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
@@ -478,7 +467,7 @@ class Event:
         size = None if checked is None or checked[0] is not limits else checked[1]
         if size is None:
             size = check_attributes(self.attributes, limits) + len(self.payload)
-            _own_payload(self.payload, limits)
+            _copied_payload(self.payload, limits)
         if size + check_header(header, limits) > limits.event_bytes_max:
             encoded = encoded_parts(header, self.attributes.copy(), self.payload)
             _check_encoded_size(encoded, limits)
@@ -488,34 +477,34 @@ class Event:
 
     @property
     def id(self) -> EventId | None:
-        """Which event this is; None until it is published."""
+        """The id of the event; None until it is published."""
         return self.header.id
 
     @property
     def stream(self) -> str:
-        """The stream it belongs to; "" leaves the choice to the origin."""
+        """The stream of the event; "" leaves the choice to the origin."""
         return self.header.stream
 
     @property
     def timestamp_ns(self) -> int:
-        """Nanoseconds since 1970 in UTC; 0 if not stamped."""
+        """Event time in nanoseconds since 1970 in UTC; 0 if not stamped."""
         return self.header.timestamp_ns
 
     @property
     def control(self) -> Control:
-        """How the network shall treat it."""
+        """How the network treats the event."""
         return self.header.control
 
     @property
     def content_type(self) -> str:
-        """What the payload is, in the application's words; "" if it does not say."""
+        """The content type of the payload, as chosen by the application; "" if not given."""
         return self.header.content_type
 
     def __getitem__(self, name: str) -> Value:
         return self.attributes[name]
 
     def get(self, name: str, default: Default | None = None) -> Value | Default | None:
-        """The value of the attribute, or `default` if the event has none of that name."""
+        """Return the value of an attribute, or `default` if the event does not have it."""
         return self.attributes.get(name, default)
 
     def __contains__(self, name: object) -> bool:
@@ -525,7 +514,7 @@ class Event:
         return iter(self.attributes)
 
     def keys(self) -> KeysView[str]:
-        """The names of the attributes, in order."""
+        """Return the names of the attributes, in order."""
         return self.attributes.keys()
 
     def __eq__(self, other: object) -> bool:
@@ -541,7 +530,7 @@ class Event:
         return hash((self.header, self.payload, _comparable(self.attributes)))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A read-only mapping does not pickle; the dict below it does.
+        # A read-only mapping cannot be pickled; the underlying dict can.
         return Event.of_checked_parts, (self.header, self.attributes.copy(), self.payload)
 
     def __repr__(self) -> str:
@@ -565,14 +554,14 @@ def _set_parts(
     payload: bytes,
     checked: tuple[Limits, int] | None,
 ) -> None:
-    # Frozen for everybody else; nobody else gets hold of the dict below the attributes.
+    # The class is frozen; this is the only place that sets its fields.
     _set(event, "header", header)
     _set(event, "attributes", attributes)
     _set(event, "payload", payload)
     _set(event, "_checked", checked)
 
 
-def _own_attributes(attributes: object) -> dict[str, Value]:
+def _copied_attributes(attributes: object) -> dict[str, Value]:
     if not isinstance(attributes, Mapping):
         raise EventError(
             f"attributes is of type {type(attributes).__name__};"
@@ -581,7 +570,7 @@ def _own_attributes(attributes: object) -> dict[str, Value]:
     return dict(attributes)
 
 
-def _own_payload(payload: object, limits: Limits) -> bytes:
+def _copied_payload(payload: object, limits: Limits) -> bytes:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise EventError(
             f"payload is of type {type(payload).__name__}; it must be bytes, encode text first"
@@ -602,7 +591,7 @@ def _check_encoded_size(encoded: bytes, limits: Limits) -> None:
 
 
 def _comparable(attributes: Mapping[str, Value]) -> frozenset[tuple[str, type, object]]:
-    # NaN differs from itself and may hash by identity; None is no value, so it can stand for it.
+    # NaN differs from itself and may hash by identity; None is not a value and can represent it.
     return frozenset(
         (name, type(value), value if value == value else None) for name, value in attributes.items()
     )

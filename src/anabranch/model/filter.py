@@ -1,4 +1,4 @@
-"""Filters: which events a subscriber wants.
+"""Filters: conditions on the attributes of events.
 
     Filter.parse("symbol = 'IBM' AND price > 50")
     Filter.from_tuples("[symbol,eq,'IBM'],[price,>,50]")
@@ -6,16 +6,16 @@
 
 All three are the same filter: equal, with the same hash and the same text. Rules:
 
-1. A filter is its tree (see `language.expression`) and never changes. `a > 1` and `1 < a` match
-   the same events, but they are two filters; ask `covers` both ways for sameness of meaning.
-2. A filter is TRUE, FALSE or UNKNOWN of an event and matches only if it is TRUE. So `~f` is not
-   the complement of f: an event that lacks an attribute f asks for matches neither f nor ~f.
-3. `matches` takes an event, or a mapping of names to values, which is checked like the attributes
+1. A filter is its immutable expression tree (see `language.expression`). `a > 1` and `1 < a` match
+   the same events but are two filters; to compare their meaning, use `covers` in both directions.
+2. A filter is TRUE, FALSE or UNKNOWN for an event and matches only if it is TRUE. `~f` is therefore
+   not the complement of f: an event without an attribute that f tests matches neither f nor ~f.
+3. `matches` accepts an event, or a mapping of names to values, which is checked like the attributes
    of an event. It evaluates the tree and needs no normal form.
-4. `covers`, `intersects` and `conjunctions` use the normal form (see `normal.dnf`), which is found
-   when it is first asked for and kept. A filter that would explode raises `FilterLimitError` then.
-5. `covers` is never wrong when it says True, `intersects` never when it says False;
-   `normal.relations` says how far they are exact.
+4. `covers`, `intersects` and `conjunctions` use the normal form (see `normal.normal_form`), which
+   is computed on first use and cached. If it exceeds the limits, they raise `FilterLimitError`.
+5. `covers` is never wrong when it returns True, and `intersects` never when it returns False;
+   `normal.conjunction` describes where they are exact.
 """
 
 from collections.abc import Mapping
@@ -52,15 +52,15 @@ _set = object.__setattr__
 
 @final
 class Filter:
-    """One immutable filter. See the rules at the top of this module."""
+    """An immutable filter. See the rules at the top of this module."""
 
     __slots__ = ("__weakref__", "_condition", "_conjunctions", "_expression", "_limits")
 
     _expression: Expression
     _limits: Limits
-    #: The compiled tree; None until an event is matched.
+    #: The compiled tree; None until the first match.
     _condition: CompiledCondition | None
-    #: The normal form; None until it is asked for.
+    #: The normal form; None until first use.
     _conjunctions: tuple[Conjunction, ...] | None
 
     def __init__(self, source: FilterSource, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -68,75 +68,86 @@ class Filter:
 
     @classmethod
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
-        """The filter that `text` says, or a `FilterError` that says what is wrong and where."""
-        known = _prepared.find((text, limits))
-        if known is None and _remembered:
-            known = _remembered.get((text, limits))
-        if known is None:
+        """Parse a filter; raise `FilterError` with the position of a mistake."""
+        cached = _prepared.find((text, limits))
+        if cached is None and _remembered:
+            cached = _remembered.get((text, limits))
+        if cached is None:
             return _of_checked(parse_expression(text, limits), limits)
-        if isinstance(known, FilterError):
-            raise known.with_traceback(None)
-        return known
+        if isinstance(cached, FilterError):
+            raise cached.with_traceback(None)
+        return cached
 
     @classmethod
     def reading(
         cls, text: str, limits: Limits = DEFAULT_LIMITS
     ) -> "Reading[tuple[str, Limits], Filter | FilterError] | None":
-        """To read a text ahead: `parse` finds the filter made then, with its normal form, or the
-        error that there is with it. None if it is remembered."""
+        """Return a `Reading` that parses a text ahead of its use.
+
+        `parse` then finds the filter with its normal form, or its error. None if the text is
+        remembered.
+        """
         if (text, limits) in _remembered:
             return None
         return Reading(_prepared, (text, limits), text, lambda: _read(text, limits))
 
     def compile(self) -> None:
-        """Do what the first event would have to wait for."""
+        """Compile the filter now instead of at the first match."""
         if self._condition is None:
             _set(self, "_condition", compile_condition(self._expression))
 
     def remember(self, text: str) -> None:
-        """Let `parse` find this filter by a text that says the same, as long as somebody has it."""
+        """Let `parse` return this filter for an equivalent text, as long as the filter is
+        referenced.
+        """
         _remembered[text, self._limits] = self
 
     @classmethod
     def from_tuples(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> "Filter":
-        """The filter of a list of tuples such as `[class,eq,'STOCK'],[open,<,22]`."""
+        """Parse a list of tuples such as `[class,eq,'STOCK'],[open,<,22]`."""
         return _of_checked(parse_tuples(text, limits), limits)
 
     @classmethod
     def of(cls, source: FilterSource, limits: Limits = DEFAULT_LIMITS) -> "Filter":
-        """The filter of a condition made with `attr`, or of a tree; a filter is itself."""
+        """Return the filter of a condition built with `attr`, or of a tree; a filter is returned
+        unchanged.
+        """
         return source if isinstance(source, Filter) else cls(source, limits)
 
     @classmethod
     def everything(cls) -> "Filter":
-        """TRUE: matches every event."""
+        """Return TRUE, which matches every event."""
         return _of_checked(TRUE, DEFAULT_LIMITS)
 
     @classmethod
     def nothing(cls) -> "Filter":
-        """FALSE: matches no event."""
+        """Return FALSE, which matches no event."""
         return _of_checked(FALSE, DEFAULT_LIMITS)
 
     @property
     def expression(self) -> Expression:
-        """The tree."""
+        """The expression tree."""
         return self._expression
 
     @property
     def conjunctions(self) -> tuple[Conjunction, ...]:
-        """The normal form: the filter matches an event exactly if one of these does."""
-        known = self._conjunctions
-        if known is None:
-            known = normalise(self._expression, self._limits)
-            _set(self, "_conjunctions", known)
-        return known
+        """The normal form: the filter matches an event exactly if one of these conjunctions
+        does.
+        """
+        cached = self._conjunctions
+        if cached is None:
+            cached = normalise(self._expression, self._limits)
+            _set(self, "_conjunctions", cached)
+        return cached
 
     def cost(self, text: str) -> FilterCost:
-        """What holding this filter, which was read from `text`, costs a broker in memory."""
+        """Return the memory that a broker needs to hold this filter, which was parsed from
+        `text`.
+        """
         return filter_cost(text, self.conjunctions)
 
     def matches(self, event: Event | Mapping[str, Value]) -> bool:
-        """Whether the filter is TRUE of the event, or of these attributes."""
+        """Return whether the filter is TRUE for the event, or for these attributes."""
         condition = self._condition
         if condition is None:
             condition = compile_condition(self._expression)
@@ -146,11 +157,11 @@ class Filter:
         return condition(_checked_attributes(event, self._limits)) is True
 
     def covers(self, other: FilterSource) -> bool:
-        """True only if every event that matches `other` matches this filter."""
+        """Return True only if every event that matches `other` matches this filter."""
         return each_is_covered(Filter.of(other).conjunctions, self.conjunctions)
 
     def intersects(self, other: FilterSource) -> bool:
-        """False only if no event matches both this filter and `other`."""
+        """Return False only if no event matches both this filter and `other`."""
         return any_intersects(self.conjunctions, Filter.of(other).conjunctions)
 
     def __and__(self, other: FilterSource) -> "Filter":
@@ -167,7 +178,7 @@ class Filter:
 
     def __bool__(self) -> NoReturn:
         raise FilterError(
-            "a filter has no truth before there is an event",
+            "a filter has no truth value without an event",
             expected="& | ~ instead of and, or, not; matches(event) to try it",
         )
 
@@ -195,16 +206,16 @@ class Filter:
         raise AttributeError(f"a filter never changes: {name} cannot be deleted")
 
 
-#: By text and limits.
+#: Cached by text and limits.
 _prepared: ReadAhead[tuple[str, Limits], Filter | FilterError] = ReadAhead("filter")
 _remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
 
 
 def _read(text: str, limits: Limits) -> tuple[Filter | FilterError, int]:
-    """What a text says, or what is wrong with it; and how many bytes that takes."""
+    """Return the filter of a text, or its error, with the size in bytes."""
     try:
-        made = Filter.parse(text, limits)
-        return made, made.cost(text).bytes
+        created = Filter.parse(text, limits)
+        return created, created.cost(text).bytes
     except FilterError as error:
         return error.with_traceback(None), len(text) + FAILURE_BYTES
 
@@ -217,15 +228,15 @@ def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:
 
 
 def _of_checked(expression: Expression, limits: Limits) -> Filter:
-    """A filter of a tree that is known to be valid."""
-    made = object.__new__(Filter)
-    _set_parts(made, expression, limits)
-    return made
+    """Return a filter of a tree that is known to be valid."""
+    created = object.__new__(Filter)
+    _set_parts(created, expression, limits)
+    return created
 
 
 def _checked_tree(source: FilterSource, limits: Limits) -> Expression:
     if isinstance(source, str):
-        raise FilterError("a filter is not made from text directly", expected="Filter.parse(text)")
+        raise FilterError("a filter cannot be created from text", expected="Filter.parse(text)")
     tree = source.expression if isinstance(source, Filter | Condition) else source
     check_expression(tree, limits)
     return tree

@@ -1,9 +1,10 @@
-"""The parts that frames are made of: bounded numbers, names and lists, ticks, conjunctions.
+"""The building blocks of frames: bounded numbers, names and lists, ticks, conjunctions.
 
 Rules:
 
 1. Every number is bounded by its type and every list by `ITEMS_MAX`, so that a decoder refuses
-   before it allocates. What is valid beyond that (known names, ordered ranges) the core checks.
+   oversized input before it allocates. The core checks further validity (known names, ordered
+   ranges).
 2. A range of ticks is (first, last), both inclusive, first ≤ last.
 3. Fields are positional; a new field goes to the end and has a default.
 """
@@ -18,7 +19,7 @@ ITEMS_MAX = 65_535
 TICK_MAX = 1 << 62
 
 Tick = Annotated[int, msgspec.Meta(ge=1, le=TICK_MAX)]
-#: 0 stands before the first tick.
+#: 0 is the position before the first tick.
 Position = Annotated[int, msgspec.Meta(ge=0, le=TICK_MAX)]
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -27,35 +28,35 @@ Text = Annotated[str, msgspec.Meta(max_length=262_144)]
 Reason = Annotated[str, msgspec.Meta(max_length=1_024)]
 Range = tuple[Tick, Tick]
 Ranges = Annotated[list[Range], msgspec.Meta(max_length=ITEMS_MAX)]
-#: Stream → tick; a stream is named like the broker it originates at.
+#: Stream → tick; a stream has the name of the broker at which it originates.
 Ticks = Annotated[dict[Name, Position], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """A piece of a frame."""
+    """A part of a frame."""
 
 
 class Datum(Part, frozen=True):
-    """One tick with its event."""
+    """A tick with its event."""
 
     tick: Tick
-    #: The origin's clock when the tick was made.
+    #: The origin's clock when the tick was created.
     time_ns: Nanoseconds
     #: The encoded event.
     body: bytes
 
 
 class Hole(Part, frozen=True):
-    """Ticks that are withheld, and why."""
+    """A range of withheld ticks, with the reason."""
 
     first: Tick
     last: Tick
-    #: `retention`, `transient`, … One word.
+    #: One word: `retention`, `transient`, …
     reason: Reason
 
 
 class Conjuncts(Part, frozen=True):
-    """Some conjunctions of one filter, by their place in its normal form."""
+    """Some conjunctions of one filter, by their index in its normal form."""
 
     text: Text
     places: Annotated[tuple[Count, ...], msgspec.Meta(max_length=ITEMS_MAX)]
@@ -67,4 +68,4 @@ Conjunctions = Annotated[list[Conjuncts], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Frame(Part, frozen=True):
-    """What a link carries."""
+    """A frame on a link."""

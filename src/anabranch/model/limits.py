@@ -1,161 +1,158 @@
-"""Every bound of the system, in one value.
+"""All limits of the system in one value.
 
-Whatever is read from elsewhere, kept, or grown has its bound here, so that memory is a matter of
-configuration and not of what somebody sends. `Limits()` holds the defaults; a deployment passes
-its own. Sizes of text are in UTF-8 bytes.
+Everything that is received, stored or grows has its limit here, so that memory use depends on
+configuration and not on remote input. `Limits()` holds the defaults; a deployment passes its own.
+Sizes of text are in UTF-8 bytes.
+
+The memory of one broker process, `memory_bytes_max`, is divided. Remote peers decide how much of
+some memory a broker uses: clients that send or do not read, tasks that stage events, subscribers
+that read old events, patterns that store events. Each use has its own share, so that none can
+exhaust the memory of another. Shares are eighths:
+
+    clients 1, TLS of clients 2, reads of the log 1, staging 2, detectors 2
+
+Links to neighbours are counted but not limited by this: `link_waiting_bytes_max` bounds each of
+them. The tails of logs that are cached in memory have their own options. Filters of clients have
+their own limit, `subscriptions_bytes_max`, because they stay as long as the clients want.
 """
 
 import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds, all inclusive."""
+    """Upper limits, all inclusive."""
 
     # -- events
-    #: Attributes of one event.
+    #: Attributes per event.
     attributes_max: int = 256
     #: Bytes of an attribute, stream, publisher or destination name, of a content type and of a
     #: correlation id.
     name_bytes_max: int = 255
-    #: Bytes of one string value.
+    #: Bytes per string value.
     value_bytes_max: int = 65_536
     #: Bytes of the opaque payload.
     payload_bytes_max: int = 4 * 1024 * 1024
-    #: Explicit destinations of one event; more than 65,535 are never allowed.
+    #: Explicit destinations per event; never more than 65,535.
     destinations_max: int = 256
-    #: Bytes of one encoded event, everything included.
+    #: Bytes per encoded event, everything included.
     event_bytes_max: int = 8 * 1024 * 1024
 
     # -- filters
-    #: Bytes of the text of one filter.
+    #: Bytes of the text of a filter.
     filter_bytes_max: int = 262_144
-    #: Depth of nesting of one filter: parentheses, NOT, arithmetic.
+    #: Nesting depth of a filter: parentheses, NOT, arithmetic.
     filter_depth_max: int = 100
-    #: Nodes of the tree of one filter.
+    #: Nodes in the tree of a filter.
     filter_nodes_max: int = 50_000
-    #: Conjunctions of one filter's normal form.
+    #: Conjunctions in the normal form of a filter.
     conjunctions_max: int = 1_024
-    #: Constraints and residues over all conjunctions of one normal form.
+    #: Constraints and residues in all conjunctions of a normal form.
     predicates_max: int = 16_384
 
     # -- patterns
-    #: Bytes of the text of one pattern, parts it names, and joins.
+    #: Bytes of the text of a pattern, its named parts, and its joins.
     pattern_bytes_max: int = 262_144
     pattern_parts_max: int = 32
     pattern_joins_max: int = 256
-    #: Levels of the tree of one pattern, and of parentheses open at any place of its text.
+    #: Levels in the tree of a pattern, and of nested parentheses in its text.
     pattern_depth_max: int = 16
-    #: Events of one match; ways to match, where OR leaves a choice.
+    #: Events per match; alternatives to match, where OR leaves a choice.
     pattern_match_events_max: int = 128
     pattern_alternatives_max: int = 64
-    #: Events of all ways to match together, one match of each.
+    #: Events of all alternatives together, one match of each.
     pattern_slots_max: int = 1_024
-    #: Seconds of a window, and of the lateness.
+    #: Seconds of a window, and of lateness.
     pattern_window_s_max: int = 86_400
     pattern_lateness_s_max: int = 3_600
     #: Patterns that one broker detects.
     patterns_max: int = 1_000
-    #: Of these, patterns that one client has defined.
+    #: Of these, patterns defined by one client.
     client_patterns_max: int = 250
-    #: Requests about patterns that wait for an answer at one broker, and those of one session.
+    #: Pending pattern requests at one broker, and of one session.
     pattern_requests_max: int = 1_024
     session_pattern_requests_max: int = 128
-    #: Patterns that one broker had, or refused, and remembers; the oldest are forgotten.
+    #: Former and refused patterns that one broker remembers; the oldest are forgotten first.
     patterns_gone_max: int = 100_000
-    #: Events that one detector keeps, and matches that wait in it to become final.
+    #: Events stored by one detector, and its matches that are not final yet.
     pattern_events_max: int = 100_000
     pattern_pending_max: int = 100_000
-    #: Events and places that are looked at, for one event that comes.
+    #: Events and positions examined per arriving event.
     pattern_tries_max: int = 100_000
     #: Matches of one pattern that end with the same event: the first in the order of
-    #: `check.reference`. Part of what a pattern means, so all brokers of a network have the same.
+    #: `check.reference`. This is part of the meaning of a pattern, so all brokers of a network use
+    #: the same value.
     pattern_matches_max: int = 100
 
     # -- links and sessions
-    #: Bytes of memory that others can make one broker process hold: clients, their TLS, reads of
-    #: the log, staging and detectors; `model.limits` divides them.
+    #: Bytes of memory that remote peers can make one broker process hold: clients, their TLS, reads
+    #: of the log, staging and detectors (see the top of this module).
     memory_bytes_max: int = 512 * 1024 * 1024
-    #: Bytes of one frame, without its length in front; room for one event at least.
+    #: Bytes per frame, without the length prefix; must hold at least one event.
     frame_bytes_max: int = 16 * 1024 * 1024
-    #: Connections of clients to one broker.
+    #: Client connections per broker.
     connections_max: int = 10_000
     #: Of these, connections from one host.
     host_connections_max: int = 8_192
-    #: Connections to one broker, of clients and neighbours, that have not said yet who they are;
-    #: those in a TLS handshake included.
+    #: Connections to one broker, from clients and neighbours, that have not completed the
+    #: handshake, TLS included.
     greetings_max: int = 256
-    #: Bytes that may wait to be sent before a link, or a client, counts as full.
+    #: Bytes in the send buffer at which a link, or a client, counts as full.
     link_waiting_bytes_max: int = 16 * 1024 * 1024
     client_waiting_bytes_max: int = 4 * 1024 * 1024
-    #: Fetches that one session may have under way, and bytes of the rows that answer one.
+    #: Fetches in flight per session, and bytes of rows per answer.
     fetches_max: int = 4
     fetch_bytes_max: int = 4 * 1024 * 1024
 
     # -- edges
-    #: Subscriptions of one edge, those on their way included.
+    #: Subscriptions per edge, pending ones included.
     subscriptions_max: int = 1_000_000
-    #: Subscriptions of one client, those of its absent durable ones included.
+    #: Subscriptions per client, those of disconnected durable subscriptions included.
     client_subscriptions_max: int = 65_536
-    #: Bytes of memory that the filters of all subscriptions, advertisements and patterns may take
-    #: at one broker, by an estimate; some 29,000 small ones fit.
+    #: Estimated bytes of memory for the filters of all subscriptions, advertisements and patterns
+    #: at one broker; room for about 29,000 small ones.
     subscriptions_bytes_max: int = 160 * 1024 * 1024
-    #: Of these, what the filters of one client may take.
+    #: Of these, bytes for the filters of one client.
     client_subscriptions_bytes_max: int = 120 * 1024 * 1024
 
     # -- the catalog
-    #: Records that could not be read and are kept aside, and their bytes; the oldest go first.
+    #: Unreadable records that are quarantined, and their bytes; the oldest are removed first.
     set_aside_max: int = 1_000
     set_aside_bytes_max: int = 16 * 1024 * 1024
 
     # -- the matching index
-    #: Conjunctions one index holds.
+    #: Conjunctions per index.
     index_conjunctions_max: int = 100_000_000
-    #: Attribute names one index knows.
+    #: Attribute names per index.
     index_attributes_max: int = 32_768
 
 
-#: What is used where no limits are given.
+#: The default limits.
 DEFAULT_LIMITS = Limits()
 
 
-# How `memory_bytes_max` of one broker process is divided.
-#
-# Others decide how much of some memory a broker uses: clients that send, and that do not read;
-# tasks that stage events; subscribers that read the past; patterns that keep events. Each use has a
-# share of its own, so that none of them can take the memory of another. Shares are eighths:
-#
-#     clients 1, TLS of clients 2, reads of the log 1, staging 2, detectors 2
-#
-# Links to neighbours are counted and not limited by this: `link_waiting_bytes_max` bounds each. So
-# are, by options of their own, the ends of logs that are kept in memory. Filters of clients have a
-# bound of their own, `subscriptions_bytes_max`, because they stay as long as clients want.
-#
-# This module keeps no state.
-
-
-_PARTS = 8
+_SHARES = 8
 
 
 def clients_bytes_max(limits: Limits) -> int:
-    """What connections and sessions of clients may hold together."""
-    return limits.memory_bytes_max // _PARTS
+    """The share of connections and sessions of clients."""
+    return limits.memory_bytes_max // _SHARES
 
 
 def tls_bytes_max(limits: Limits) -> int:
-    """What the TLS of all clients may take together."""
-    return limits.memory_bytes_max * 2 // _PARTS
+    """The share of the TLS state of all clients."""
+    return limits.memory_bytes_max * 2 // _SHARES
 
 
 def reads_bytes_max(limits: Limits) -> int:
-    """What reads of the log may hold together."""
-    return limits.memory_bytes_max // _PARTS
+    """The share of reads of the log."""
+    return limits.memory_bytes_max // _SHARES
 
 
 def staging_bytes_max(limits: Limits) -> int:
-    """What staged events may hold together."""
-    return limits.memory_bytes_max * 2 // _PARTS
+    """The share of staged events."""
+    return limits.memory_bytes_max * 2 // _SHARES
 
 
 def detectors_bytes_max(limits: Limits) -> int:
-    """What join points may keep together."""
-    return limits.memory_bytes_max * 2 // _PARTS
+    """The share of join points."""
+    return limits.memory_bytes_max * 2 // _SHARES

@@ -1,26 +1,26 @@
-"""Names: what may be called what, and how long a text is.
+"""Rules for names and the length of text.
 
-Attributes, streams, publishers, destinations, content types and correlation ids are names. Rules:
+Attributes, streams, publishers, destinations, content types and correlation ids have names. Rules:
 
-1. A name is a `str` of at least one character; where a field may stay empty, its check says so.
-2. Every character is allowed but control characters (U+0000–U+001F, U+007F–U+009F), which have no
-   place in a log line, and lone surrogates, which are no text and have no UTF-8 form.
-3. Names compare code point by code point. Nothing is normalised, folded or trimmed, so that a name
-   means the same bytes to every broker, whatever version of Unicode it was built with.
-4. A length is counted in UTF-8 bytes, as it travels.
+1. A name is a `str` of at least one character, unless its check allows the empty string.
+2. All characters are allowed except control characters (U+0000–U+001F, U+007F–U+009F), which must
+   not appear in log lines, and lone surrogates, which have no UTF-8 form.
+3. Names are compared by code point. They are not normalised, folded or trimmed, so that a name is
+   the same bytes to every broker, independent of its Unicode version.
+4. Lengths are in UTF-8 bytes, as on the wire.
 
-Nearly every name is printable ASCII, whose characters are its bytes. That case is tested first and
-costs no encoding. A subclass of `str` (numpy's, an enum's) is refused: it would come back from
-another broker as another type than it left.
+Nearly every name is printable ASCII, where characters are bytes. That case is tested first and
+needs no encoding. Subclasses of `str` (numpy's, an enum's) are refused: another broker would decode
+them as a different type.
 """
 
 import re
 
 from anabranch.model.errors import EventError
 
-#: The client and the subscription of a join point are called by its pattern's id behind this,
+#: Prefix of the client and the subscription of a join point, followed by the pattern's id,
 JOIN_POINT_PREFIX = "pattern/"
-#: and the publisher of a sink's events by the sink's name behind this. No client's name begins so.
+#: and of the publisher of a sink's events, followed by the sink's name. Clients cannot use either.
 SINK_PREFIX = "sink/"
 
 _CONTROL_CHARACTER = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -28,19 +28,23 @@ _CLIP_CHARACTERS = 40
 
 
 def clipped(text: str) -> str:
-    """`text` quoted, and short enough for one line of an error."""
+    """Return `text` quoted and shortened for an error message."""
     if len(text) <= _CLIP_CHARACTERS:
         return repr(text)
     return repr(text[:_CLIP_CHARACTERS]) + "…"
 
 
 def is_plain(text: str, bytes_max: int) -> bool:
-    """Whether `text` is printable ASCII within `bytes_max`: the quick yes for nearly every name."""
+    """Return whether `text` is printable ASCII within `bytes_max`: the fast path for nearly every
+    name.
+    """
     return len(text) <= bytes_max and text.isascii() and text.isprintable()
 
 
 def utf8_bytes(text: str, what: str) -> int:
-    """The length of `text` in UTF-8; `what` names it in the error if it is no text."""
+    """Return the length of `text` in UTF-8; raise `EventError`, which calls it `what`, if it has
+    none.
+    """
     if text.isascii():
         return len(text)
     try:
@@ -53,7 +57,9 @@ def utf8_bytes(text: str, what: str) -> int:
 
 
 def check_name(name: object, what: str, bytes_max: int) -> int:
-    """The length of `name` in bytes, or an error that calls it `what`. Empty is an error."""
+    """Return the length of `name` in bytes; raise `EventError`, which calls it `what`, if it is
+    invalid or empty.
+    """
     size = check_optional_name(name, what, bytes_max)
     if size == 0:
         raise EventError(f"{what} is empty; it must have at least one character")
@@ -61,7 +67,7 @@ def check_name(name: object, what: str, bytes_max: int) -> int:
 
 
 def check_client_name(name: object, what: str, bytes_max: int) -> None:
-    """An error if a client cannot be called this."""
+    """Raise `EventError` if a client cannot have this name."""
     check_name(name, what, bytes_max)
     for prefix, whose in ((JOIN_POINT_PREFIX, "join points"), (SINK_PREFIX, "sinks")):
         if isinstance(name, str) and name.startswith(prefix):
@@ -72,7 +78,9 @@ def check_client_name(name: object, what: str, bytes_max: int) -> None:
 
 
 def check_optional_name(name: object, what: str, bytes_max: int) -> int:
-    """The length of `name` in bytes, which may be 0, or an error that calls it `what`."""
+    """Return the length of `name` in bytes, possibly 0; raise `EventError`, which calls it
+    `what`.
+    """
     if type(name) is not str:
         raise EventError(f"{what} is of type {type(name).__name__}; it must be a str")
     if is_plain(name, bytes_max):

@@ -1,14 +1,15 @@
-"""What was read ahead of its use: filters, advertisements and patterns, by their texts.
+"""A cache of parsed filters, advertisements and patterns, filled by another thread.
 
-To read a long text takes long and cannot be interrupted. So another thread does it first, and
-whoever wants the result finds it made, or finds the error that there is with the text. Rules:
+Parsing a long text takes long and cannot be interrupted. A worker thread therefore parses it first,
+and the consumer finds the result, or the error, in this cache. Rules:
 
-1. It is for speed only: what is not found here is read where it is wanted, with the same outcome.
-2. Of the results of all kinds those stay that were kept last, `READ_AHEAD_BYTES_MAX` of them by
-   their estimates, and at least those of the last frame (`keep_together`).
-3. Whoever read a text holds the result (`Reading`), and may keep it once more.
+1. The cache is an optimization only: a missing text is parsed where it is needed, with the same
+   outcome.
+2. The most recently stored results of all kinds stay, up to `READ_AHEAD_BYTES_MAX` by their
+   estimates, and at least those of the last frame (`keep_together`).
+3. The `Reading` of a text holds its result and may store it again.
 
-State: bounded, see above. Safe to lose. Several threads may use it at once.
+State: bounded, see above. Safe to lose. Thread-safe.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -19,29 +20,28 @@ from typing import Any, Generic, TypeVar, cast
 Made = TypeVar("Made")
 Key = TypeVar("Key", bound=Hashable)
 
-#: What the results that are kept may take, by the estimate of `normal.memory_cost`; that counts
-#: indexes too, which these are not in yet.
+#: The limit on cached results, by the estimate of `normal.memory_cost`, which also includes the
+#: index entries that do not exist yet.
 READ_AHEAD_BYTES_MAX = 64 * 1024 * 1024
-#: Of texts whose results are held by those that wait for something else. A result may take a
-#: hundred times as much memory as its text.
+#: The limit on texts whose results are held by requests that wait for something else. A result may
+#: take a hundred times as much memory as its text.
 READ_AHEAD_CHARACTERS_MAX = 1 << 18
-#: What a text that cannot be read is kept for.
+#: The estimated size of the error for a text that cannot be parsed.
 FAILURE_BYTES = 1_024
 
 _lock = Lock()
-#: Kind and key → the bytes of a result, the result, and the frame it was kept for; the oldest
-#: first.
+#: Kind and key → the size, the result, and the frame it was stored for; oldest first.
 _made: dict[tuple[str, Hashable], tuple[int, object, int]] = {}
-#: Frames are numbered.
+#: Numbers the frames.
 _frames = count(1)
 
 
 class ReadAhead(Generic[Key, Made]):
-    """Results of one kind. See the rules at the top of this module."""
+    """Cached results of one kind. See the rules at the top of this module."""
 
     __slots__ = ("_kind",)
 
-    #: Of all kinds together.
+    #: The total size of all kinds.
     _bytes = 0
 
     def __init__(self, kind: str) -> None:
@@ -51,12 +51,12 @@ class ReadAhead(Generic[Key, Made]):
         return (self._kind, key) in _made
 
     def find(self, key: Key) -> Made | None:
-        """What was made; None if nothing was, or it is gone."""
+        """Return the result; None if there is none, or it was evicted."""
         found = _made.get((self._kind, key)) if _made else None
         return None if found is None else cast("Made", found[1])
 
     def keep(self, key: Key, size: int, made: Made, frame: int) -> None:
-        """Keep what was made, of so many bytes, as the newest."""
+        """Store a result of `size` bytes as the newest, and evict the oldest beyond the limit."""
         with _lock:
             _forget((self._kind, key))
             _made[self._kind, key] = (size, made, frame)
@@ -73,14 +73,14 @@ def _forget(key: tuple[str, Hashable]) -> None:
 
 
 def forget_all() -> None:
-    """Keep nothing any more."""
+    """Clear the cache."""
     with _lock:
         _made.clear()
         ReadAhead._bytes = 0
 
 
 class Reading(Generic[Key, Made]):
-    """One text that may be read ahead."""
+    """A text that may be parsed ahead of its use."""
 
     __slots__ = ("_key", "_made", "_make", "_size", "_store", "characters")
 
@@ -91,8 +91,9 @@ class Reading(Generic[Key, Made]):
         text: str,
         make: Callable[[], tuple[Made, int]],
     ) -> None:
-        """`make` reads the text, and says how many bytes the result takes; it returns errors, and
-        raises none."""
+        """`make` parses the text and returns the result with its size; it returns errors and raises
+        none.
+        """
         self._store = store
         self._key = key
         self._make = make
@@ -102,21 +103,21 @@ class Reading(Generic[Key, Made]):
 
     @property
     def is_made(self) -> bool:
-        """Whether whoever wants the result finds it now."""
+        """Whether the result is in the cache now."""
         return self._key in self._store
 
     def read(self) -> None:
-        """Read the text, in whatever thread, and hold what was made."""
+        """Parse the text, in any thread, and hold the result."""
         self._made, self._size = self._make()
 
     def keep(self, frame: int = 0) -> None:
-        """Let whoever wants it find what was made, for a while from now on."""
+        """Store the result in the cache."""
         if self._made is not None:
             self._store.keep(self._key, self._size, self._made, frame or next(_frames))
 
 
 def keep_together(readings: "Iterable[Reading[Any, Any]]") -> None:
-    """Keep what was made for one frame: nothing of it pushes out the rest."""
+    """Store the results of one frame, so that none of them evicts another."""
     frame = next(_frames)
-    for each in readings:
-        each.keep(frame)
+    for reading in readings:
+        reading.keep(frame)

@@ -1,11 +1,11 @@
-"""Versions: how much of an edge's interest somebody knows.
+"""Versions of an edge's interest, and version vectors.
 
 Every edge numbers the changes of its interest. A version is a pair: the *life* of the edge's
-broker, which grows with every restart, and a *counter* within that life. Versions of one edge are
-ordered; versions of different edges have nothing to do with each other.
+broker, which increases with every restart, and a *counter* within that life. Versions of one edge
+are ordered; versions of different edges are unrelated.
 
-A *vector* maps edges to versions. One vector is at least another if it is so for every edge; an
-edge that is not in a vector is there with `NOTHING`. Plain dicts serve as vectors.
+A *vector* maps edges to versions. One vector is at least another if this holds for every edge; an
+edge that is missing from a vector has the version `NOTHING`. Plain dicts serve as vectors.
 
 Prior art: virtual time vectors, Zhao 2006, §4.1; {current_life, counter} in §4.3.
 """
@@ -21,9 +21,9 @@ from anabranch.model.event import Count
 class Version(
     msgspec.Struct, frozen=True, order=True, array_like=True, forbid_unknown_fields=True, gc=False
 ):
-    """One state of an edge's interest."""
+    """A version of an edge's interest."""
 
-    #: Of the edge's broker; 0 for nobody's.
+    #: The life of the edge's broker; 0 in `NOTHING`.
     life: Count
     counter: Count
 
@@ -31,19 +31,19 @@ class Version(
         return f"{self.life}.{self.counter}"
 
 
-#: Older than every version there ever is.
+#: Older than every real version.
 NOTHING = Version(0, 0)
 
 Vector = Annotated[dict[str, Version], msgspec.Meta(max_length=65_535)]
 
 
 def is_at_least(ours: Mapping[str, Version], theirs: Mapping[str, Version]) -> bool:
-    """Whether `ours` has, for every edge in `theirs`, that version or a later one."""
+    """Return whether `ours` has the same or a later version for every edge in `theirs`."""
     return all(ours.get(edge, NOTHING) >= version for edge, version in theirs.items())
 
 
 def raise_to(vector: dict[str, Version], other: Mapping[str, Version]) -> bool:
-    """Raise `vector` to the maximum of both, element by element; True if that changed it."""
+    """Raise `vector` to the element-wise maximum of both; return whether it changed."""
     changed = False
     for edge, version in other.items():
         if vector.get(edge, NOTHING) < version:

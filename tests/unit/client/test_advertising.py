@@ -209,4 +209,4 @@ except NotAdvertisedError as error:
 assert "numba" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "which is n = 0 or n = 1 or n = 2, or one of 1021 more;" in done.stdout
+    assert "advertisements, n = 0 or n = 1 or n = 2, or one of 1021 more;" in done.stdout

@@ -148,7 +148,7 @@ def test_a_commit_that_is_not_answered_in_time_is_asked_for_again() -> None:
         async with network("a") as (a,), await connect(a.address) as client:
             await client.stage("t", [{"n": 1}])
             a.stall(True)
-            with pytest.raises(BatchUnknownError, match=r"no answer; .* or not, commit it again"):
+            with pytest.raises(BatchUnknownError, match=r"no answer; .* unknown, commit it again"):
                 await commit(client, 0, "t", within_s=0.05)
             with pytest.raises(TimeoutError, match=r"by 'a' within .* with another token"):
                 await client.stage("u", [{"n": 2}], timeout=0.05)

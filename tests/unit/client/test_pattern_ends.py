@@ -121,7 +121,7 @@ def test_a_move_that_came_before_a_departing_broker_answered_counts() -> None:
             asking = asyncio.create_task(u.define_pattern("rise", RISE, timeout=5.0))
             await until(lambda: frames_of(a, Define))
             patterns = u._patterns
-            ((home, request),) = patterns._definitions._waiting
+            ((home, request),) = patterns._requests._waiting
             patterns.moved()
             leaves = TellDefined(request, "rise", False, "it leaves", DEPARTING)
             patterns.answered(home, leaves)
