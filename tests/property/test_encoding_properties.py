@@ -167,5 +167,5 @@ def test_a_repeated_name_is_always_refused(
     body = b"".join(pack(name) + pack(value) for name, value in data.draw(st.permutations(pairs)))
     header = pack(Event(id=EventId("p", 0, 0)).header)
     encoded = b"\x94\x01" + header + bytes([0x80 + len(pairs)]) + body + pack(b"")
-    with pytest.raises(RemoteError, match="two attributes of one name"):
+    with pytest.raises(RemoteError, match="duplicate attribute names"):
         decode_event(encoded)

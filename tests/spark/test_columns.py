@@ -133,7 +133,7 @@ def test_rows_that_are_not_as_many_as_announced_are_an_error() -> None:
 
 def test_a_name_that_comes_twice_is_an_error() -> None:
     body = frame(attributes=Bytes(b"\x82\xa1a\x01\xa1a\x02"))
-    with pytest.raises(RemoteError, match="two attributes of one name"):
+    with pytest.raises(RemoteError, match="duplicate attribute names"):
         Columns([Wanted("a", "integer")]).batch(rows_of([body]), 1, "s")
 
 

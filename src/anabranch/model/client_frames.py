@@ -1,11 +1,11 @@
-"""Client frames: everything that a client and the broker it is connected to say to each other.
+"""Frames between a client and its broker.
 
-The rules of `frames` hold here too. A client speaks to the origin (`Publish`, `Stage`, `Commit`,
-`Discard`), to the log (`Describe`, `Fetch`), to the join points (`Define`, `Drop`, `Keep`) and to
-the edge (all the rest) of one broker.
+The rules of `frames` apply. A client addresses the origin (`Publish`, `Stage`, `Commit`,
+`Discard`), the log (`Describe`, `Fetch`), the join points (`Define`, `Drop`, `Keep`) and the edge
+(all other frames) of one broker.
 
-Reasons are for people. Where a program has to know why, there is a field for that: a *code*, which
-is one of those below or "", and which may be ignored.
+Reasons are for people. For programs there is a *code*, which is one of those below or "", and which
+may be ignored.
 """
 
 from typing import Annotated, Literal
@@ -33,30 +33,30 @@ Quality = Literal["best-effort", "reliable", "durable"]
 Code = Annotated[str, msgspec.Meta(max_length=32)]
 #: A host name has up to 253 characters.
 Place = Annotated[str, msgspec.Meta(max_length=300)]
-#: Refused: no broker has the durable subscription that its client came back to, or the pattern.
+#: Refused: no broker has the durable subscription that its client resumes, or the pattern.
 UNKNOWN = "unknown"
-#: Cut: the client has connected once more, and this session is over for that.
+#: Cut: a new connection of the same client replaces this session.
 REPLACED = "replaced"
-#: PublishRefused: the broker leaves the network; another one will take the event. Refused: the
-#: same, of a stage or a commit.
+#: PublishRefused: the broker leaves the network; another one will accept the event. Refused: the
+#: same for a stage or a commit.
 DEPARTING = "departing"
-#: Refused, of a stage, a commit or what is asked about a pattern: not now; the same may be granted
+#: Refused, for a stage, a commit or a pattern request: temporarily; the same request may succeed
 #: later.
 BUSY = "busy"
-#: Refused, of a commit: the sink belongs to another query,
+#: Refused, for a commit: the sink belongs to another query,
 OTHER_QUERY = "other-query"
-#: has another batch under way,
+#: has another batch in progress,
 OTHER_BATCH = "other-batch"
-#: or a token is not there, or not all of it; of a stage: the chunks before this one are not.
+#: or a token is missing or incomplete; for a stage: earlier chunks are missing.
 UNKNOWN_TOKEN = "unknown-token"
-#: Refused, of a stage: all that is staged with this token is more than may ever be.
+#: Refused, for a stage: the token exceeds the size limit.
 TOO_LARGE = "too-large"
-#: Refused: the log does not have the first tick of a fetch any more.
+#: Refused: the log no longer contains the first tick of a fetch.
 NOT_KEPT = "not-kept"
 
 
 class ClientFrame(Part, frozen=True):
-    """What a client and its broker say to each other."""
+    """A frame between a client and its broker."""
 
 
 class Connect(ClientFrame, frozen=True, tag=1):
@@ -67,13 +67,13 @@ class Connect(ClientFrame, frozen=True, tag=1):
 
 
 class Publish(ClientFrame, frozen=True, tag=2):
-    """Encoded events, in the order of their sequence."""
+    """Encoded events, in sequence order."""
 
     bodies: Annotated[list[bytes], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Confirmed(ClientFrame, frozen=True, tag=3):
-    """All events of this publisher and incarnation up to this sequence are safe."""
+    """All events of this publisher and incarnation up to this sequence are durable."""
 
     publisher: Name
     incarnation: Count
@@ -81,40 +81,42 @@ class Confirmed(ClientFrame, frozen=True, tag=3):
 
 
 class PublishRefused(ClientFrame, frozen=True, tag=4):
-    """This event and what followed it in this incarnation was not taken; it may be sent again,
-    unless that is final."""
+    """The broker did not accept this event and its successors in this incarnation.
+
+    They may be resent, unless the refusal is final.
+    """
 
     publisher: Name
     incarnation: Count
     sequence: Count
     reason: Reason
-    #: Whether it would be refused for ever.
+    #: Whether the refusal is permanent.
     is_final: bool = False
-    #: The higher incarnation that has begun, if this one is over for that; 0 otherwise.
+    #: The higher incarnation that supersedes this one; 0 otherwise.
     begun: Count = 0
     code: Code = ""
 
 
 class Subscribe(ClientFrame, frozen=True, tag=5):
-    """A new subscription, or a known one that its client comes back to."""
+    """Creates a subscription, or resumes an existing one."""
 
     request: Count
     subscription: Name
     filter: Text
     quality: Quality
     #: `now`, `beginning`, `tick` (after `ticks`), `time` (at `time_ns`); or `resume`: a durable
-    #: subscription goes on after `ticks`, or where its owner knows it to stand if `number` is 0.
+    #: subscription continues after `ticks`, or at its owner's position if `number` is 0.
     start: Literal["now", "beginning", "tick", "time", "resume"] = "now"
     time_ns: Nanoseconds = 0
     ticks: Ticks = msgspec.field(default_factory=dict)
-    #: Ownership number: grows whenever the client attaches a durable subscription.
+    #: Ownership number: increases whenever the client attaches a durable subscription.
     number: Count = 0
-    #: Events that may be on the way to the client without being acknowledged.
+    #: The number of unacknowledged events in flight to the client.
     window: Annotated[int, msgspec.Meta(ge=1, le=ITEMS_MAX)] = 256
 
 
 class Subscribed(ClientFrame, frozen=True, tag=6):
-    """The subscription stands; with which number, and where it resumes."""
+    """The subscription is active, with this number, and resumes at these ticks."""
 
     request: Count
     subscription: Name
@@ -123,7 +125,7 @@ class Subscribed(ClientFrame, frozen=True, tag=6):
 
 
 class StartsAt(ClientFrame, frozen=True, tag=7):
-    """From this tick of the stream on, every match is delivered."""
+    """Every match from this tick of the stream on is delivered."""
 
     subscription: Name
     stream: Name
@@ -131,10 +133,10 @@ class StartsAt(ClientFrame, frozen=True, tag=7):
 
 
 class Matches(Part, frozen=True):
-    """Matching events for one subscription, in order, and how far that goes."""
+    """Matching events for one subscription, in order, complete up to `through`."""
 
     subscription: Name
-    #: There is no other match up to here.
+    #: There are no other matches up to this tick.
     through: Tick
     data: Data
 
@@ -147,19 +149,19 @@ class Deliver(ClientFrame, frozen=True, tag=8):
 
 
 class Withheld(ClientFrame, frozen=True, tag=9):
-    """Ticks in which there may have been matches that are not delivered."""
+    """Ticks that may contain matches and are not delivered."""
 
     subscription: Name
     stream: Name
     holes: Holes
 
 
-#: Ticks that one `Ack` names, of all streams together: types bound each map alone.
+#: Ticks in one `Ack`, of all streams together: types bound each map alone.
 ACK_TICKS_MAX = ITEMS_MAX
 
 
 class Ack(ClientFrame, frozen=True, tag=10):
-    """The client has dealt with everything up to these ticks, for one or several subscriptions."""
+    """The client has processed everything up to these ticks, for one or several subscriptions."""
 
     #: Stream → subscription → tick; at most `ACK_TICKS_MAX` ticks.
     ticks: Annotated[
@@ -169,14 +171,14 @@ class Ack(ClientFrame, frozen=True, tag=10):
 
 
 class Unsubscribe(ClientFrame, frozen=True, tag=11):
-    """The client wants no more."""
+    """Ends a subscription."""
 
     request: Count
     subscription: Name
 
 
 class Unsubscribed(ClientFrame, frozen=True, tag=12):
-    """All matches up to these ticks were delivered, and none after them will be."""
+    """The subscription has ended; all matches up to these ticks were delivered."""
 
     request: Count
     subscription: Name
@@ -184,17 +186,17 @@ class Unsubscribed(ClientFrame, frozen=True, tag=12):
 
 
 class Refused(ClientFrame, frozen=True, tag=13):
-    """A request cannot be granted."""
+    """A request was refused."""
 
     request: Count
     reason: Reason
     code: Code = ""
-    #: The oldest tick that the log has, if the code is `not-kept`; 0 otherwise.
+    #: The oldest tick in the log, if the code is `not-kept`; 0 otherwise.
     oldest: Position = 0
 
 
 class Cut(ClientFrame, frozen=True, tag=14):
-    """A subscription ends although the client did not ask for it; "" for the whole session."""
+    """The broker ends a subscription, or the whole session if the name is ""."""
 
     subscription: OptionalName
     reason: Reason
@@ -202,56 +204,56 @@ class Cut(ClientFrame, frozen=True, tag=14):
 
 
 class Alive(ClientFrame, frozen=True, tag=15):
-    """A client asks whether its broker is there; the broker says so with the same."""
+    """A heartbeat of the client; the broker answers with the same."""
 
 
 class Describe(ClientFrame, frozen=True, tag=16):
-    """A client asks what the broker's own stream holds, and where the others are."""
+    """Requests a description of the broker's own stream and the addresses of the other origins."""
 
     request: Count
 
 
 class Described(ClientFrame, frozen=True, tag=17):
-    """The own stream of a broker, and the streams of its network."""
+    """The broker's own stream, and the streams of its network."""
 
     request: Count
     network: Name
-    #: The broker, and its stream.
+    #: The broker, which is also the name of its stream.
     broker: Name
-    #: The oldest tick of the log and the newest that is synced; one before it if there is none.
+    #: The oldest tick of the log and the newest synced one; one less than it if there is none.
     oldest: Tick
     head: Position
-    #: When they were made; 0 if there are none.
+    #: Their times; 0 if there are none.
     oldest_ns: Nanoseconds
     head_ns: Nanoseconds
-    #: Stream → where clients reach its origin, as host:port; "" if this broker does not know.
+    #: Stream → the client address of its origin, as host:port; "" if this broker does not know it.
     origins: Annotated[dict[Name, Place], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Fetch(ClientFrame, frozen=True, tag=18):
-    """A client asks for events of the broker's own stream, from its log."""
+    """Requests events of the broker's own stream from its log."""
 
     request: Count
     first: Tick
-    #: Beyond the head it means the head.
+    #: Beyond the head, this means the head.
     last: Tick
     #: "": all events.
     filter: Text
-    #: Of the rows that come at once; the broker may send fewer.
+    #: The maximum size of the rows in one answer; the broker may send fewer.
     bytes_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 
 
 class Fetched(ClientFrame, frozen=True, tag=19):
-    """All events from the first tick up to `through` that match, and that the client may have."""
+    """All matching events from the first tick to `through` that the client may receive."""
 
     request: Count
     first: Tick
-    #: Less than what was asked for if the rows are enough for once, or the stream ends there; less
-    #: than `first` if there is nothing yet.
+    #: Below the requested tick if the answer is full or the stream ends there; below `first` if
+    #: there is nothing yet.
     through: Position
-    #: How many there are.
+    #: The number of events.
     count: Position
-    #: In rows: see `rows`.
+    #: Rows: see `encoding`.
     data: bytes
 
 
@@ -260,105 +262,107 @@ Tokens = Annotated[tuple[Name, ...], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Stage(ClientFrame, frozen=True, tag=20):
-    """Events for a later commit (`drafts`): the chunk of a token with this index, from 0 on."""
+    """Stages events (drafts) for a later commit: the chunk of a token with this index, from 0
+    on.
+    """
 
     request: Count
     token: Name
     index: Count
     bodies: Drafts
-    #: Whether the token is complete with it.
+    #: Whether this chunk completes the token.
     is_last: bool = False
 
 
 class Staged(ClientFrame, frozen=True, tag=21):
-    """The chunk is safe."""
+    """The chunk is durable."""
 
     request: Count
 
 
 class Commit(ClientFrame, frozen=True, tag=22):
-    """What is staged with these tokens, in this order, is to be this batch of the sink."""
+    """Commits the events staged under these tokens, in this order, as this batch of the sink."""
 
     request: Count
     sink: Name
-    #: Who writes into the sink; always the same.
+    #: The writer of the sink, which never changes.
     query: OptionalName
-    #: Grows with every batch of the sink.
+    #: Increases with every batch of the sink.
     batch: Count
     tokens: Tokens
 
 
 class Committed(ClientFrame, frozen=True, tag=23):
-    """The batch is in the stream, all of it, once."""
+    """The whole batch is in the stream, once."""
 
     request: Count
     sink: Name
     batch: Count
-    #: The ticks of its first and last event; 0 if it has none, or if nobody remembers.
+    #: The ticks of its first and last event; 0 if it is empty or no longer remembered.
     first: Position
     last: Position
-    #: Whether the batch was asked for before: its events are those of that time.
+    #: Whether the batch was requested before: its events are those of the first request.
     was_known: bool
 
 
 class Discard(ClientFrame, frozen=True, tag=24):
-    """Nobody will commit these tokens."""
+    """These tokens will not be committed."""
 
     tokens: Tokens
 
 
-#: Advertisements of one session, and characters of all of them: as many as one filter may have.
+#: Advertisements per session, and their characters together: as many as one filter may have.
 ADVERTISEMENTS_MAX = 1_024
 ADVERTISED_CHARACTERS_MAX = 262_144
 
 
 class Advertises(ClientFrame, frozen=True, tag=25):
-    """The client publishes only what matches one of these filters; with none, anything."""
+    """The client publishes only events that match one of these filters; without any, all events."""
 
     filters: Annotated[list[Text], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Define(ClientFrame, frozen=True, tag=26):
-    """A pattern is to be detected in the network from now on."""
+    """Defines a pattern, which the network detects from now on."""
 
     request: Count
     pattern: Name
     text: Text
     placement: Placement = "simple"
-    #: It is dropped when nobody says `Keep` for this long; 0: it stays.
+    #: The pattern expires after this time without a `Keep`; 0: never.
     lasts_s: Count = 0
-    #: Nobody has ever used this id, and no other broker has to be asked;
+    #: The id was never used, so no other broker needs to be asked;
     is_new: bool = False
-    #: or it must be there: none is made, and it is wanted still.
+    #: or the pattern must exist: it is renewed, never created.
     must_exist: bool = False
 
 
 class Defined(ClientFrame, frozen=True, tag=27):
-    """It is, and that outlives a crash: what is published at its broker from now on counts."""
+    """The pattern is durable: events published at its broker from now on count."""
 
     request: Count
 
 
 class Drop(ClientFrame, frozen=True, tag=28):
-    """A pattern is wanted no more."""
+    """Drops a pattern."""
 
     request: Count
     pattern: Name
 
 
 class Dropped(ClientFrame, frozen=True, tag=29):
-    """It is not detected any more."""
+    """The pattern is no longer detected."""
 
     request: Count
 
 
 class Keep(ClientFrame, frozen=True, tag=30):
-    """Patterns that are wanted still."""
+    """Renews patterns."""
 
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
-#: What clients say to brokers; a broker reads nothing else from them.
+#: Frames from clients to brokers; brokers accept no others from them.
 FromClient = (
     Connect
     | Publish
@@ -376,7 +380,7 @@ FromClient = (
     | Drop
     | Keep
 )
-#: What brokers say to clients, beside `Alive`.
+#: Frames from brokers to clients, besides `Alive`.
 FromBroker = (
     Confirmed
     | PublishRefused

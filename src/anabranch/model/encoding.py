@@ -1,37 +1,53 @@
-"""Events as bytes, and bytes as events.
+"""The encoding of events, drafts and rows.
 
 An encoded event is one MessagePack array of four items:
 
     0x94  version  header  attributes  payload
 
     version      1
-    header       [id, stream, timestamp, control, content type], see `header`
+    header       [id, stream, timestamp, control, content type], see `event`
     attributes   a map from names to values
     payload      one binary string
 
-Arrays stand where the order of fields is fixed, so no field name travels. Theory of operation: the
-version is checked first, on the bytes. One pass in C then checks the frame, decodes the header and
-walks over attributes and payload without looking into them: that is an `Envelope`, all that a
-relay reads. Attributes are decoded when somebody asks.
+Fields have a fixed order, so no field names are transmitted. The decoder first checks the version
+on the bytes. One pass in C then checks the frame, decodes the header and skips attributes and
+payload: the result is an `Envelope`, all that a relay reads. Attributes are decoded on demand.
 
 Rules:
 
-1. Relayed bytes are the bytes that arrived. A broker forwards `envelope.encoded` and never encodes
-   an event again, so that nothing a peer wrote is lost, reordered or rounded on the way.
+1. Relayed bytes are the received bytes. A broker forwards `envelope.encoded` and never encodes an
+   event again, so that nothing is lost, reordered or rounded in transit.
 2. Any bytes decode or raise `RemoteError`, nothing else.
-3. Lengths are checked before anything is allocated for them: the whole event against
-   `event_bytes_max` before a byte is read; the counts of attributes and destinations, which are
-   only declared, before there is a container. A text is never longer than the event it is in; as
-   a `str` it takes up to four times its bytes until it is checked. Nesting deeper than an event's
-   is refused where it begins, or by the decoder's own bound.
-4. An attribute name that comes twice is an error. The decoder would keep the last value, another
-   reader perhaps the first; so the number of names must be the number of entries declared.
-5. Items beyond the last are an error, and so are missing ones, but for the end of control
-   information, where the default stands in.
-6. The one writer uses the shortest forms; the reader accepts longer ones and 32-bit floats.
+3. Lengths are checked before memory is allocated for them: the whole event against
+   `event_bytes_max` before a byte is read; the declared counts of attributes and destinations
+   before a container exists. A text is never longer than its event; as a `str` it takes up to four
+   times its bytes until it is checked. Deeper nesting than that of an event is refused where it
+   begins, or by the decoder's own limit.
+4. A duplicate attribute name is an error. The decoder would keep the last value, another reader
+   perhaps the first; so the number of names must be the declared number of entries.
+5. Extra items are an error, and so are missing ones, except at the end of the control information,
+   where the defaults apply.
+6. The writer uses the shortest forms; the reader accepts longer ones and 32-bit floats.
 
-What is left unchecked in an envelope is the inside of the attributes; `attributes()` checks it.
-The origin decodes every event as a whole, so a bad one does not get further than its first broker.
+The inside of the attributes remains unchecked in an envelope; `attributes()` checks it. The origin
+decodes every event completely, so an invalid one does not get past its first broker.
+
+Drafts are encoded events without an id. Staged events get their ids when they are committed: an id
+counts the commits of a sink, which only the origin knows. The id of a draft is nil; `identified`
+inserts the id and leaves every other byte unchanged.
+
+7. A draft begins with the shortest form of its arrays and with nil for the id, so that the position
+   of the id is known and it can be inserted without decoding.
+8. A draft is checked as the event that it will become, with the longest possible id.
+
+Rows are consecutive events of a stream as bytes:
+
+    tick  8 bytes, time  8 bytes, length of the event  4 bytes, event
+
+Numbers are unsigned and little-endian, as in Arrow, so that a reader of millions of rows can use a
+compiled loop without swapping bytes. The time is the origin's clock at the tick, in nanoseconds;
+the event is as published. Ticks ascend. The frame around the rows (`client_frames.Fetched`) gives
+their range.
 
 This module keeps no state.
 """
@@ -61,7 +77,7 @@ from anabranch.model.event import (
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _PREFIX = bytes([0x94, ENCODING_VERSION])
-#: Everything that reading foreign bytes can raise, our own checks included.
+#: All exceptions that decoding untrusted bytes can raise, our own checks included.
 _REFUSALS = (
     msgspec.DecodeError,
     UnicodeDecodeError,
@@ -70,14 +86,14 @@ _REFUSALS = (
     MemoryError,
     EventError,
 )
-#: Bytes of a decoder's complaint that are repeated; it may quote what it was fed.
+#: The quoted length of a decoder's message, which may contain the input.
 _COMPLAINT_CHARACTERS_MAX = 200
 
 _FIXED_MAP, _FIXED_MAP_END, _MAP_16, _MAP_32 = 0x80, 0x90, 0xDE, 0xDF
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True):
-    """The four items, as they come. Their number and the version are known from the prefix."""
+    """The four items in order. Their number and the version are known from the prefix."""
 
     version: int
     header: Header
@@ -91,57 +107,57 @@ _attributes_decoder = msgspec.msgpack.Decoder(dict[str, str | _Integer | float |
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """An event as a relay sees it: the header is read, the content is still bytes."""
+    """An event as a relay sees it: a decoded header and encoded content."""
 
-    #: The event, byte by byte as it arrived: what is relayed.
+    #: The event exactly as received; this is relayed.
     encoded: bytes
     id: EventId
     header: Header
-    #: The map of attributes as bytes, not looked into.
+    #: The map of attributes as unchecked bytes.
     raw_attributes: msgspec.Raw
     #: A view into `encoded`.
     payload: memoryview
-    #: What the event was and will be checked against.
+    #: The limits that the event is checked against.
     limits: Limits
 
     @property
     def stream(self) -> str:
-        """The stream it belongs to; "" leaves the choice to the origin."""
+        """The stream of the event; "" leaves the choice to the origin."""
         return self.header.stream
 
     @property
     def timestamp_ns(self) -> int:
-        """Nanoseconds since 1970 in UTC; 0 if not stamped."""
+        """Event time in nanoseconds since 1970 in UTC; 0 if not stamped."""
         return self.header.timestamp_ns
 
     @property
     def control(self) -> Control:
-        """How the network shall treat the event."""
+        """How the network treats the event."""
         return self.header.control
 
     def attributes(self) -> dict[str, Value]:
-        """The attributes, decoded and checked anew at every call."""
+        """Decode and check the attributes, again at every call."""
         return _decode_attributes(self.raw_attributes, self.limits)
 
     def event(self) -> Event:
-        """The whole event."""
+        """Decode the whole event."""
         return Event.of_checked_parts(self.header, self.attributes(), bytes(self.payload))
 
 
 def encode_event(event: Event) -> bytes:
-    """The bytes that stand for `event` on links and in logs. It must have an id."""
+    """Encode an event for links and logs. It must have an id."""
     if event.id is None:
         raise EventError("the event has no id; give it one with event.stamped(id, timestamp_ns)")
     return encoded_parts(event.header, event.attributes.copy(), event.payload)
 
 
 def decode_event(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Event:
-    """The event that `data` stands for, everything checked."""
+    """Decode and check a whole event."""
     return decode_envelope(data, limits).event()
 
 
 def decode_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
-    """The header of the event that `data` stands for; its attributes remain bytes."""
+    """Decode the header of an event; its attributes remain bytes."""
     if len(data) > limits.event_bytes_max:
         raise RemoteError(
             f"an event of {len(data)} bytes arrived; at most {limits.event_bytes_max} are allowed"
@@ -175,18 +191,18 @@ def _decode_attributes(raw: msgspec.Raw, limits: Limits) -> dict[str, Value]:
         )
     try:
         attributes: dict[str, Value] = _attributes_decoder.decode(raw)
-        # The decoder has checked types and integers, and no value is longer than all of them.
+        # The decoder has checked types and integers, and no value is longer than the whole map.
         if len(view) > limits.value_bytes_max or not names_are_plain(attributes, limits):
             check_attributes(attributes, limits)
     except _REFUSALS as error:
         raise _refusal(error) from error
     if len(attributes) != count:
-        raise RemoteError("an event with two attributes of one name arrived")
+        raise RemoteError("an event with duplicate attribute names arrived")
     return attributes
 
 
 def _declared_entries(raw: memoryview) -> int:
-    """How many entries the map that starts here says it has."""
+    """Return the declared number of entries of the map at the start of `raw`."""
     first = raw[0] if len(raw) else 0
     if _FIXED_MAP <= first < _FIXED_MAP_END:
         return first - _FIXED_MAP
@@ -201,28 +217,14 @@ def _refusal(error: Exception) -> RemoteError:
     return RemoteError(f"an invalid event arrived: {str(error)[:_COMPLAINT_CHARACTERS_MAX]}")
 
 
-# Drafts: events as bytes that have no id yet.
-#
-# Events that are staged for a later commit get their ids when they are committed: an id counts the
-# commits of a sink, and nobody but its origin knows how many there were. A draft is an encoded
-# event (`encoding`) whose id is nil; `identified` puts an id there and leaves every other byte as
-# it is. Rules:
-#
-# 1. A draft begins with the shortest form of its arrays and with nil for the id, so that the place
-#    of the id is known and nothing has to be decoded to fill it.
-# 2. A draft is checked as the event that it will be, under the longest id it may get.
-#
-# This module keeps no state.
-
-
-#: The event's array, the version, the header's array; what follows is the id.
+#: The event's array, the version, the header's array; the id follows.
 _BEFORE_ID = bytes([0x94, ENCODING_VERSION, 0x95])
 _NIL = b"\xc0"
 _BEGINNING = _BEFORE_ID + _NIL
 _AFTER_ID = len(_BEGINNING)
-#: What an id takes at most beside its publisher's name.
+#: The maximum overhead of an id beside its publisher's name.
 _ID_FRAMING_BYTES_MAX = 24
-#: Stands in where a draft is checked.
+#: A placeholder for checking drafts.
 _SOME_ID = EventId("-", 1, 1)
 
 _encoder = msgspec.msgpack.Encoder()
@@ -231,9 +233,9 @@ _encoder = msgspec.msgpack.Encoder()
 def encode_draft(
     event: Event, timestamp_ns: int = 0, limits: Limits = DEFAULT_LIMITS, place: str = "the event"
 ) -> bytes:
-    """The bytes of an event that gets its id later, with this timestamp if it has none."""
+    """Encode an event that gets its id later, with this timestamp if it has none."""
     if event.id is not None:
-        raise EventError(f"{place} has the id {event.id} already; stage a new event instead")
+        raise EventError(f"{place} already has the id {event.id}; stage a new event instead")
     own = event.header
     header = Header(
         None, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
@@ -244,11 +246,11 @@ def encode_draft(
 
 
 def check_draft(draft: bytes, limits: Limits) -> None:
-    """`RemoteError` if these bytes would not be an event."""
+    """Raise `RemoteError` if these bytes are not a valid draft."""
     if draft[:_AFTER_ID] != _BEGINNING:
         raise RemoteError(
             f"it begins with {draft[:_AFTER_ID].hex() or 'nothing'} instead of {_BEGINNING.hex()}:"
-            " it is no event without an id"
+            " it is not an event without an id"
         )
     try:
         _check_size(draft, limits, "it")
@@ -261,7 +263,7 @@ def check_draft(draft: bytes, limits: Limits) -> None:
 
 
 def identified(draft: bytes, event_id: EventId) -> bytes:
-    """The bytes of the event that a draft, which was checked, becomes."""
+    """Insert an id into a checked draft."""
     return _BEFORE_ID + _encoder.encode(event_id) + draft[_AFTER_ID:]
 
 
@@ -274,30 +276,20 @@ def _check_size(draft: bytes, limits: Limits, what: str) -> None:
         )
 
 
-# Rows: events of a stream in bulk, as bytes, one behind the other.
-#
-#
-# Numbers are unsigned and little-endian, as machines and Arrow have them, so that whoever reads
-# millions of rows can do so in a compiled loop without turning bytes round. The time is the
-# origin's clock when the tick was made, in nanoseconds; the event is as it was published
-# (`encoding`). Ticks ascend. What is between two ticks, and where rows begin and end, is said by
-# the frame they come in (`client_frames.Fetched`).
-#
-# The functions here are the plain way to write and read rows. They keep no state.
-
-
 _head = struct.Struct("<QQI")
-#: What stands before an event.
+#: The size of the row header before each event.
 ROW_HEAD_BYTES = _head.size
 
 
 def encode_row(tick: int, time_ns: int, body: bytes) -> bytes:
-    """One row."""
+    """Encode one row."""
     return _head.pack(tick, time_ns, len(body)) + body
 
 
 def rows_in(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Tick, time and encoded event of every row; `RemoteError` where there is none."""
+    """Yield tick, time and encoded event of every row; raise `RemoteError` if a row is
+    truncated.
+    """
     position, size = 0, len(data)
     while position < size:
         if size - position < ROW_HEAD_BYTES:

@@ -1,16 +1,16 @@
-"""Frames: everything that brokers say to each other.
+"""Frames between brokers.
 
-A frame is a value. `wire` turns it into bytes and back; the core sees values only. Bodies of events
-travel as the bytes they were published in (`encoding`). Two families:
+A frame is a value. `wire` encodes and decodes it; the core sees values only. Events travel as the
+bytes in which they were published (`encoding`). There are two families:
 
-- *link frames*, between two brokers that share a link: greeting, heartbeat, knowledge about ticks,
+- *Link frames*, between two brokers that share a link: handshake, heartbeat, knowledge about ticks,
   interest.
-- *carried* contents, between any two brokers: a `Carry` frame takes them hop by hop.
+- *Carried* contents, between any two brokers: requests, answers and ownership, inside a `Carry`
+  frame that is forwarded hop by hop. A carried content may be lost or delayed; a broker that needs
+  an answer repeats the request.
 
-What clients and their brokers say to each other is in `client_frames`.
-
-The parts they are made of, and the rules for these, are in `frame_parts`; the frames of mesh
-routing in `mesh_frames`; what is carried in `carried`.
+`frame_parts` contains the building blocks and their rules, `mesh_frames` the frames of mesh
+routing, and `client_frames` the frames between clients and brokers.
 """
 
 from typing import Annotated, Literal
@@ -48,54 +48,49 @@ from anabranch.model.mesh_frames import (
 from anabranch.model.pattern.match import PointRecord
 from anabranch.model.version import Vector, Version
 
-# What a `Carry` takes from one broker to another: questions, answers, and who owns what.
-#
-# Each of them may be lost on the way, or come late; whoever needs an answer asks again.
-
-
-#: Of events, per 1,000 seconds.
+#: Events per 1,000 seconds.
 Rate = Annotated[int, msgspec.Meta(ge=0, le=(1 << 53))]
 
 
 class Carried(Part, frozen=True):
-    """What a `Carry` holds."""
+    """The content of a `Carry`."""
 
 
 class Nack(Carried, frozen=True, tag=1):
-    """An edge lacks these ticks of the target's stream."""
+    """An edge is missing these ticks of the target's stream."""
 
     ranges: Ranges
 
 
 class Done(Carried, frozen=True, tag=2):
-    """The sending edge needs nothing of the target's stream up to this tick any more."""
+    """The sending edge no longer needs the target's stream up to this tick."""
 
     tick: Position
-    #: The sender's newest request number when it said so, 0 if it does not say. What was said
-    #: before a `Hold` and comes after it is void. Request numbers grow, over lives too.
+    #: The sender's newest request number at that time; 0 if not given. A `Done` sent before a
+    #: `Hold` and received after it is void. Request numbers increase, across lives too.
     request: Count = 0
 
 
 class Replay(Carried, frozen=True, tag=3):
-    """An edge wants what matches, from a tick or a time on."""
+    """An edge requests matching events from a tick or a time on."""
 
     request: Count
-    #: First tick wanted; 0: as old as the log has, or by `time_ns`.
+    #: First requested tick; 0: the oldest in the log, or by `time_ns`.
     first: Position
-    #: Where `first` is 0: the first tick made at this time or later; 0: from the beginning.
+    #: If `first` is 0: the first tick at this time or later; 0: from the beginning.
     time_ns: Nanoseconds
-    #: Any of these filters suffices.
+    #: Events that match any of these filters.
     filters: Annotated[list[Text], msgspec.Meta(max_length=ITEMS_MAX)]
     events_max: Count
     bytes_max: Count
 
 
 class Answer(Carried, frozen=True, tag=4):
-    """The beginning of what a `Replay` asked for."""
+    """The first part of the answer to a `Replay`."""
 
     request: Count
     first: Tick
-    #: Everything wanted from `first` up to this tick is here; 0 if there is nothing yet.
+    #: Everything requested from `first` to this tick is included; 0 if there is nothing yet.
     through: Position
     #: The newest tick of the stream.
     head: Position
@@ -104,29 +99,29 @@ class Answer(Carried, frozen=True, tag=4):
 
 
 class NotKept(Carried, frozen=True, tag=5):
-    """A `Replay` or `Hold` asked for ticks that the log does not have any more."""
+    """The log no longer contains the ticks that a `Replay` or `Hold` requested."""
 
     request: Count
-    #: The oldest tick the log still has.
+    #: The oldest tick in the log.
     oldest: Tick
 
 
 class Hold(Carried, frozen=True, tag=6):
-    """An edge needs everything after this tick from now on: do not release it."""
+    """An edge needs everything after this tick from now on; the origin must not release it."""
 
     request: Count
     tick: Position
 
 
 class Held(Carried, frozen=True, tag=7):
-    """The answer to a `Hold` that is granted."""
+    """The origin grants a `Hold`."""
 
     request: Count
     head: Position
 
 
 class Claim(Carried, frozen=True, tag=8):
-    """The sender owns this durable subscription now, with this ownership number."""
+    """The sender now owns this durable subscription, with this ownership number."""
 
     subscription: Name
     number: Count
@@ -140,14 +135,16 @@ class Yield(Carried, frozen=True, tag=9):
 
 
 class Find(Carried, frozen=True, tag=10):
-    """Who owns this durable subscription?"""
+    """Asks which broker owns this durable subscription."""
 
     request: Count
     subscription: Name
 
 
 class Found(Carried, frozen=True, tag=11):
-    """The sender does, with this number; it stands at these ticks. With number 0 it does not."""
+    """The sender owns the subscription with this number and these positions; number 0: it does
+    not.
+    """
 
     request: Count
     subscription: Name
@@ -157,22 +154,22 @@ class Found(Carried, frozen=True, tag=11):
 
 
 class Known(Carried, frozen=True, tag=12):
-    """The sender knows the receiver's interest in this version, for these advertisements."""
+    """The sender has the receiver's interest in this version, for these advertisements."""
 
     version: Version
     edition: Edition
-    #: A change came that did not apply: tell it all.
+    #: A change did not apply: send the whole interest.
     is_lacking: bool = False
 
 
 class TakePoint(Carried, frozen=True, tag=13):
-    """The receiver is to go on with this join point; the sender has stopped."""
+    """Hands a join point over to the receiver; the sender has stopped it."""
 
     record: PointRecord
 
 
 class PointTaken(Carried, frozen=True, tag=14):
-    """The sender has it, on disk; or it never will take it with this count of moves."""
+    """The sender has stored the join point; or it refuses it for this number of moves."""
 
     pattern: Name
     moves: Count
@@ -180,50 +177,51 @@ class PointTaken(Carried, frozen=True, tag=14):
 
 
 class PointSettled(Carried, frozen=True, tag=15):
-    """The sender has forgotten a join point that the receiver has taken."""
+    """The sender has deleted a join point that the receiver has taken over."""
 
     pattern: Name
     moves: Count
 
 
 class DropPoint(Carried, frozen=True, tag=16):
-    """A pattern is wanted no more, if the receiver has it."""
+    """Drops a pattern if the receiver has it."""
 
     request: Count
     pattern: Name
 
 
 class PointDropped(Carried, frozen=True, tag=17):
-    """The sender does not have it; whether it had, until it was asked."""
+    """The sender does not have the pattern; `was_there`: it had it until this request."""
 
     request: Count
     pattern: Name
     was_there: bool
-    #: It had it before, and gave it away, or it ended there.
+    #: It had the pattern earlier, and handed it over or ended it.
     is_gone: bool = False
 
 
 class KeepPoints(Carried, frozen=True, tag=18):
-    """Patterns that are wanted still."""
+    """Renews patterns."""
 
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class AskPlace(Carried, frozen=True, tag=19):
-    """What would it cost to detect a pattern at the receiver? Rates are in events per 1,000 s."""
+    """Asks for the cost of detecting a pattern at the receiver. Rates are in events per 1,000 s."""
 
     request: Count
     pattern: Name
-    #: Origin → what is needed of it,
+    #: Origin → the rate of events needed from it,
     incoming: Annotated[dict[Name, Rate], msgspec.Meta(max_length=ITEMS_MAX)]
-    #: matches, and the edges that want them.
+    #: the rate of matches, and the edges that subscribe to them.
     matches: Rate
     destinations: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class WouldTake(Carried, frozen=True, tag=20):
-    """The sender would take the pattern, at this cost, in billionths of an event under way; or
-    not at all."""
+    """The sender would take the pattern at this cost, in billionths of an event in transit, or
+    refuses.
+    """
 
     request: Count
     pattern: Name
@@ -232,22 +230,24 @@ class WouldTake(Carried, frozen=True, tag=20):
 
 
 class FindPoint(Carried, frozen=True, tag=21):
-    """Has the receiver a pattern of this id, or had it? Somebody defines one there, perhaps."""
+    """Asks whether the receiver has or had a pattern of this id, or whether a client is defining it
+    there.
+    """
 
     request: Count
     pattern: Name
-    #: Whether the sender will make it if nobody has it.
+    #: Whether the sender creates the pattern if no broker has it.
     is_claim: bool
 
 
 class PointFound(Carried, frozen=True, tag=22):
-    """What the sender knows of a pattern."""
+    """The sender's state of a pattern."""
 
     request: Count
     pattern: Name
-    #: It is `here`; it is `coming`, ask again; it was here, and is `gone`; `no`, nothing.
+    #: `here`; `coming`: ask again; `gone`: it was here; `no`: unknown.
     answer: Literal["here", "coming", "gone", "no"]
-    #: The pattern, if it is here.
+    #: The pattern, if the answer is `here`.
     text: Text = ""
 
 
@@ -268,39 +268,39 @@ class Hello(Frame, frozen=True, tag=1):
     protocol_version: Count
     broker: Name
     life: Count
-    #: The newest tick of the receiver's stream that the sender knows of; 0: it knows none.
+    #: The newest tick of the receiver's stream that the sender has heard of; 0: none.
     newest: Position = 0
-    #: The newest tick of it whose event the sender has seen, and when that tick was made.
+    #: The newest tick of it whose event the sender has seen, and its time.
     seen: Position = 0
     seen_ns: Nanoseconds = 0
 
 
 class Ping(Frame, frozen=True, tag=2):
-    """Says that the sender is alive."""
+    """A heartbeat."""
 
 
 class Knowledge(Frame, frozen=True, tag=3):
-    """What the sender knows of ticks of a stream: data, silence, holes, and how far it goes."""
+    """Knowledge about ticks of a stream: data, silence, withheld ranges, and the head."""
 
     stream: Name
-    #: The site that is to take this.
+    #: The site that receives this.
     site: Name
-    #: The only edge this is meant for; "" for everybody.
+    #: The only edge this is for; "" for all.
     target: OptionalName
-    #: The tick whose vector goes with these ticks: the newest mark at or before each of them.
+    #: The tick whose vector applies to these ticks: the newest mark at or before each of them.
     mark: Position
     data: Data
-    #: Nothing here matches the interest of that vector.
+    #: No event in these ranges matches the interest of that vector.
     silent: Ranges = []
     withheld: Holes = []
-    #: The newest tick of the stream that the sender knows to exist, 0 if it does not say,
+    #: The newest tick of the stream known to the sender, 0 if not given,
     head: Position = 0
-    #: and the origin's clock then.
+    #: and the origin's clock at that time.
     time_ns: Nanoseconds = 0
 
 
 class MarkIs(Frame, frozen=True, tag=4):
-    """The vector of a mark. Said on a link before the first knowledge that refers to it."""
+    """The vector of a mark. Sent on a link before the first knowledge that refers to it."""
 
     stream: Name
     mark: Position
@@ -308,57 +308,60 @@ class MarkIs(Frame, frozen=True, tag=4):
 
 
 class AskMark(Frame, frozen=True, tag=5):
-    """Asks for the vector of a mark that the receiver referred to."""
+    """Requests the vector of a mark that the receiver referred to."""
 
     stream: Name
     mark: Position
 
 
 class InterestChange(Frame, frozen=True, tag=6):
-    """The interest behind a site changed, against a state that the receiver must have."""
+    """A change of the interest behind a site, relative to a state that the receiver must have."""
 
-    #: The site that is to take this, and the one behind which the change happened.
+    #: The site that receives this, and the one behind which the change happened.
     site: Name
     source: Name
-    #: The versions that the change leads to.
+    #: The versions after the change.
     advance: Vector
     plus: Conjunctions
     minus: Conjunctions
-    #: Applies only where exactly these versions are known.
+    #: Applies only to exactly these versions.
     constraint: Vector
-    #: Told by a peer of the receiver, which told the others and all adjacent sites as well.
+    #: Sent by a peer of the receiver, which has also sent it to the other peers and all adjacent
+    #: sites.
     from_peer: bool = False
 
 
 class InterestState(Frame, frozen=True, tag=7):
-    """All interest behind a site, in place of what the receiver knew of it."""
+    """All interest behind a site; replaces the receiver's state."""
 
     site: Name
     source: Name
     vector: Vector
     conjunctions: Conjunctions
     from_peer: bool = False
-    #: The receiver shall tell its own state onward, even if this was no news.
+    #: The receiver sends its own state onward, even if this changes nothing.
     onward: bool = False
 
 
 class AskInterest(Frame, frozen=True, tag=8):
-    """Asks a site for an `InterestState` in the direction of the asker's site, if it has news."""
+    """Requests an `InterestState` from a site in the direction of the requester's site, if
+    newer.
+    """
 
     site: Name
     source: Name
-    #: The versions that the asker knows of what is there,
+    #: The requester's versions,
     known: Vector = {}
-    #: and later ones that it has seen somewhere. Whoever knows less asks onward.
+    #: and later ones that it has seen elsewhere. A broker that has older ones requests them onward.
     seen: Vector = {}
 
 
 class Carry(Frame, frozen=True, tag=9):
-    """Takes something to another broker, hop by hop; it may be lost on the way."""
+    """Carries content to another broker, hop by hop; it may be lost."""
 
     source: Name
     target: Name
-    #: Links it may still take.
+    #: Remaining hops.
     hops: Annotated[int, msgspec.Meta(ge=0, le=255)]
     content: AnyCarried
 

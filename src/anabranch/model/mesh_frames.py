@@ -1,6 +1,6 @@
 """Frames of mesh routing: trees, advertisements, branches, interest, ticks with targets, loads.
 
-How they are used is in `core.routing.mesh`. The rules of `frame_parts` hold.
+`core.routing.mesh` describes their use. The rules of `frame_parts` apply.
 """
 
 from collections.abc import Sequence
@@ -23,16 +23,16 @@ from anabranch.model.frame_parts import (
 from anabranch.model.statistics import EXCERPT_BYTES_MAX
 from anabranch.model.version import Vector, Version
 
-#: Of the advertisements of an origin: its life, and how often they changed in it.
+#: The version of an origin's advertisements: its life, and the number of changes in it.
 Edition = Version
 Distance = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
 Places = Annotated[list[Count], msgspec.Meta(max_length=ITEMS_MAX)]
-#: Ten seconds at most: nobody who says more for one message is believed.
+#: At most ten seconds: a longer time for one message is not credible.
 Moment = Annotated[int, msgspec.Meta(ge=0, le=10_000_000_000)]
 
 
 class TreeId(Part, frozen=True):
-    """The name of a tree that advertisements built."""
+    """The id of a tree built by advertisements."""
 
     origin: Name
     life: Count
@@ -40,7 +40,7 @@ class TreeId(Part, frozen=True):
 
 
 class Route(Part, frozen=True):
-    """How far the sender is from the root of a tree, as of a wave that the root sent out."""
+    """The sender's distance from the root of a tree, as of a wave sent by the root."""
 
     tree: TreeId
     wave: Count
@@ -48,7 +48,7 @@ class Route(Part, frozen=True):
 
 
 class Advertised(Part, frozen=True):
-    """One advertisement: a filter, and the number of its tree."""
+    """An advertisement: a filter, and the number of its tree."""
 
     number: Count
     text: Text
@@ -62,35 +62,35 @@ class Routes(Frame, frozen=True, tag=10):
 
 
 class Seek(Frame, frozen=True, tag=11):
-    """Somebody lost the way to these roots and wants routes of this wave or a later one."""
+    """A broker lost its route to these roots and requests routes of this wave or a later one."""
 
     source: Name
     wanted: Annotated[list[tuple[TreeId, Count]], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Advertise(Frame, frozen=True, tag=12):
-    """The advertisements of an origin changed, against the edition before."""
+    """A change of an origin's advertisements, relative to the previous edition."""
 
     origin: Name
     edition: Edition
     plus: Annotated[list[Advertised], msgspec.Meta(max_length=ITEMS_MAX)]
     minus: Places
-    #: These are all there are, whatever was known.
+    #: The advertisements are complete and replace the receiver's state.
     is_whole: bool = False
-    #: Of those that are whole: what is known of the origin's stream (`statistics_excerpt`).
+    #: If complete: the statistics of the origin's stream (`statistics.excerpt_of`).
     statistics: Annotated[bytes, msgspec.Meta(max_length=EXCERPT_BYTES_MAX)] = b""
 
 
 class Editions(Frame, frozen=True, tag=13):
-    """The advertisements that the sender knows; whoever knows later ones tells them."""
+    """The sender's editions of advertisements; receivers with later ones send them."""
 
     known: Vector
-    #: It asks about these only.
+    #: The request is for these origins only.
     is_question: bool = False
 
 
 class Branches(Frame, frozen=True, tag=14):
-    """Edges that are behind the sender on a tree, and how far from it; −1: not any more."""
+    """Edges behind the sender on a tree, with their distance from it; −1: no longer."""
 
     tree: TreeId
     edges: Annotated[
@@ -101,19 +101,19 @@ class Branches(Frame, frozen=True, tag=14):
 
 
 class Binding(Part, frozen=True):
-    """What an edge knows of one origin, and what it counts on that the origin knows of it."""
+    """An edge's state of one origin, and the state that it assumes the origin has of the edge."""
 
     origin: Name
-    #: The advertisements that were considered.
+    #: The edition of the advertisements that were considered.
     edition: Edition
-    #: What the changes are against; with `is_whole`, against nothing.
+    #: The version that the changes are relative to; none with `is_whole`.
     base: Version
     base_edition: Edition
     is_whole: bool
 
 
 class Bound(Part, frozen=True):
-    """Some conjunctions of one filter, and the places of the bindings they are meant for."""
+    """Some conjunctions of one filter, and the indexes of the bindings they belong to."""
 
     text: Text
     places: Places
@@ -124,7 +124,7 @@ Bounds = Annotated[list[Bound], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 class Bind(Frame, frozen=True, tag=15):
-    """The interest of an edge, for the origins whose advertisements it meets."""
+    """The interest of an edge, for the origins whose advertisements it intersects."""
 
     edge: Name
     version: Version
@@ -135,33 +135,33 @@ class Bind(Frame, frozen=True, tag=15):
 
 
 class Target(Part, frozen=True):
-    """An edge that a copy is for."""
+    """An edge to which a copy is addressed."""
 
     edge: Name
-    #: The version of its interest that the copy is good for.
+    #: The version of its interest for which the copy is valid.
     version: Version
-    #: From the receiver of the frame to the edge.
+    #: The distance from the receiver of the frame to the edge.
     distance: Distance
-    #: The copy tells of all ticks from here to its last; 0: of none.
+    #: The copy covers all ticks from here to its last; 0: none.
     first: Position
-    #: Which of the data the edge gets, unless it gets all. The other ticks are silent.
+    #: The indexes of the data for this edge, unless it gets all. The other ticks are silent.
     places: Places
     gets_all: bool = False
 
     def gets(self, count: int) -> Sequence[int]:
-        """The places of what it gets, of so many."""
+        """Return the indexes of the data for this edge, given their number."""
         return range(count) if self.gets_all else self.places
 
 
 class LoadIs(Frame, frozen=True, tag=17):
-    """How long a message waits at the sender, and how long it takes there, in nanoseconds."""
+    """The queueing and processing time of a message at the sender, in nanoseconds."""
 
     queue_ns: Moment
     match_ns: Moment
 
 
 class Copies(Frame, frozen=True, tag=16):
-    """Ticks of a stream, on their way to some edges."""
+    """Ticks of a stream, in transit to some edges."""
 
     stream: Name
     tree: TreeId

@@ -1,26 +1,25 @@
-"""The shape of a network: sites, the brokers in them, and how sites are joined.
+"""The topology of a network: sites, their brokers, and the joins between sites.
 
-A *site* is a set of interchangeable brokers; every broker of a site has a link to every broker of
-the adjacent sites and of its own. Rules of every network:
+A *site* is a set of interchangeable brokers. Every broker of a site has a link to every other
+broker of its own site and of adjacent sites. Rules of every network:
 
-1. A site that is named like a broker is the *client site* of that broker and holds it alone.
-   Clients attach only there. So every client site is the edge and the origin of one broker.
-2. Sites are joined to one whole. One site alone is a network too.
+1. A site with the name of a broker is the *client site* of that broker and contains only it.
+   Clients attach only there, so every client site is the edge and the origin of one broker.
+2. The sites are connected. One site alone is a network too.
 
-A *tree* has redundant sites and one way between any two of them:
+A *tree* has redundant sites and one path between any two of them:
 
 3. Joins form no cycle, and a client site is a leaf.
-4. A broker may be in several adjacent sites; the hop between its own presences is no link.
+4. A broker may be in several adjacent sites; the hop between its own presences is not a link.
 
-A *mesh* (`cyclic=True`) has brokers that are joined in any way, and many ways between them:
+A *mesh* (`cyclic=True`) joins brokers in any way, with many paths between them:
 
 5. Every site has one broker, and every broker one site; a client site need not be a leaf. A broker
    without clients, a *relay*, has a site with another name.
 
-Ways are shortest ones; among equals the join that was given first leads.
+Paths are shortest paths; among equals, the join that was given first wins.
 
-Immutable, but for ways that are found when they are first asked for; the same on every broker of
-the network.
+Immutable, except for paths that are computed on first use; the same on every broker of the network.
 """
 
 from collections import deque
@@ -31,8 +30,8 @@ import msgspec
 from anabranch.model.errors import LocalError
 
 
-class _Ways(msgspec.Struct, frozen=True, gc=False):
-    """What is known from one site: the adjacent site on the way to each other one, and hops."""
+class _Paths(msgspec.Struct, frozen=True, gc=False):
+    """Paths from one site: the next site towards each other one, and the number of hops."""
 
     towards: dict[str, str]
     hops: dict[str, int]
@@ -41,7 +40,7 @@ class _Ways(msgspec.Struct, frozen=True, gc=False):
 class Network:
     """Sites and their brokers. See the rules at the top of this module."""
 
-    __slots__ = ("_is_mesh", "_is_tree", "_members", "_neighbours", "_sites", "_ways")
+    __slots__ = ("_is_mesh", "_is_tree", "_members", "_neighbours", "_paths", "_sites")
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Network:
         for site, brokers in self._members.items():
             for broker in brokers:
                 self._sites[broker] = (*self._sites.get(broker, ()), site)
-        self._ways: dict[str, _Ways] = {}
+        self._paths: dict[str, _Paths] = {}
         self._check_sites()
         self._is_mesh = cyclic
         self._is_tree = self._has_no_cycle() and all(map(self._is_leaf, self.edges))
@@ -76,11 +75,11 @@ class Network:
         self._neighbours[one] += (other,)
         self._neighbours[other] += (one,)
 
-    def _from(self, start: str) -> _Ways:
-        """The ways from a site, breadth first."""
-        known = self._ways.get(start)
-        if known is not None:
-            return known
+    def _from(self, start: str) -> _Paths:
+        """Compute the paths from a site, breadth first."""
+        cached = self._paths.get(start)
+        if cached is not None:
+            return cached
         towards: dict[str, str] = {}
         hops = {start: 0}
         pending = deque([start])
@@ -91,10 +90,10 @@ class Network:
                     towards[beyond] = towards.get(site, beyond)
                     hops[beyond] = hops[site] + 1
                     pending.append(beyond)
-        self._ways[start] = _Ways(towards, hops)
-        return self._ways[start]
+        self._paths[start] = _Paths(towards, hops)
+        return self._paths[start]
 
-    # -- what a network is -----------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------------
 
     def _is_leaf(self, site: str) -> bool:
         return len(self._neighbours[site]) <= 1
@@ -133,7 +132,7 @@ class Network:
             first, *others = self._members
             apart = next(site for site in others if site not in self._from(first).hops)
             raise LocalError(
-                f"the sites of a mesh must be joined to one graph; no way leads from {first!r} to"
+                f"the sites of a mesh must be connected; there is no path from {first!r} to"
                 f" {apart!r}"
             )
         for site, brokers in self._members.items():
@@ -145,73 +144,69 @@ class Network:
 
     @property
     def is_mesh(self) -> bool:
-        """Whether it was made as a mesh, so that it may get further links."""
+        """Whether it was created as a mesh, so that links may be added."""
         return self._is_mesh
 
     @property
     def is_tree(self) -> bool:
-        """Whether rule 3 holds, as routings need that know one way to every edge."""
+        """Whether rule 3 holds, as routing protocols with one path to every edge require."""
         return self._is_tree
 
     # -- brokers and sites ----------------------------------------------------------------------
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The names of all sites."""
         return tuple(self._members)
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """The names of all brokers."""
         return tuple(self._sites)
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """The brokers that clients attach to: those with a client site."""
+        """The brokers to which clients attach: those with a client site."""
         return tuple(broker for broker in self._sites if broker in self._members)
 
     def members(self, site: str) -> tuple[str, ...]:
-        """The brokers of a site."""
         return self._members[site]
 
     def sites_of(self, broker: str) -> tuple[str, ...]:
-        """The sites a broker is in."""
         return self._sites[broker]
 
     def links_of(self, broker: str) -> tuple[str, ...]:
-        """The brokers it has links to: those of its own and of adjacent sites."""
+        """Return the brokers that it has links to: those of its own and of adjacent sites."""
         near: dict[str, None] = {}
         for site in self._sites[broker]:
-            for around in (site, *self._neighbours[site]):
-                near.update(dict.fromkeys(self._members[around]))
+            for adjacent in (site, *self._neighbours[site]):
+                near.update(dict.fromkeys(self._members[adjacent]))
         near.pop(broker, None)
         return tuple(near)
 
-    # -- ways ------------------------------------------------------------------------------------
+    # -- paths -----------------------------------------------------------------------------------
 
     def neighbours(self, site: str) -> tuple[str, ...]:
-        """The adjacent sites."""
+        """Return the adjacent sites."""
         return self._neighbours[site]
 
     def next_site(self, site: str, target: str) -> str:
-        """The adjacent site on the way from one site to another."""
+        """Return the adjacent site on the path from one site to another."""
         return self._from(site).towards[target]
 
     def distance(self, site: str, target: str) -> int:
-        """Hops between two sites."""
+        """Return the number of hops between two sites."""
         return self._from(site).hops[target]
 
     def edges_behind(self, site: str, neighbour: str) -> tuple[str, ...]:
-        """The edges that are reached from a site through this neighbour."""
+        """Return the edges that are reached from a site through this neighbour."""
         towards = self._from(site).towards
         return tuple(e for e in self.edges if towards.get(e) == neighbour)
 
 
 def tree_of_brokers(links: Mapping[str, Iterable[str]], relays: Iterable[str] = ()) -> Network:
-    """A tree in which every broker hosts clients, but for the relays: {broker: those below it}.
+    """Build a tree in which all brokers except relays host clients: {broker: brokers below it}.
 
-    A broker with neighbours gets a site of its own for routing, named `broker*`, beside its client
-    site; so does every broker below or above another one.
+    A broker with neighbours gets a routing site, named `broker*`, besides its client site; so does
+    every broker below or above another one.
     """
     names = list(dict.fromkeys([*links, *(child for below in links.values() for child in below)]))
     if len(names) == 1:
@@ -225,7 +220,7 @@ def tree_of_brokers(links: Mapping[str, Iterable[str]], relays: Iterable[str] = 
 
 
 def graph_of_brokers(links: Iterable[tuple[str, str]], relays: Iterable[str] = ()) -> Network:
-    """A mesh in which every broker hosts clients, but for the relays: pairs of brokers with a link.
+    """Build a mesh in which all brokers except relays host clients, from pairs of linked brokers.
 
     A relay's site is named `relay*`. Brokers are in the order in which links name them.
     """

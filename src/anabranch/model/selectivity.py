@@ -1,26 +1,25 @@
-"""How many events a filter lets through, estimated from statistics.
+"""Selectivity: the estimated share of events that a filter matches.
 
     estimate = selectivity(stream, Filter.parse("symbol = 'IBM' AND price < 50"))
     estimate.share, estimate.low, estimate.high
 
-`share` is the best guess, as a share of all events; `low` and `high` are what it can be at worst.
-Rules:
+`share` is the best estimate, as a share of all events; `low` and `high` are its bounds. Rules:
 
-1. **One attribute.** Histogram and most frequent values each say how many values of an attribute a
-   set can hold at least and at most; both hold, so the narrower counts. The guess goes between two
-   bounds of the histogram in a straight line. A single value that is not among the most frequent
-   ones is guessed to be as frequent as the mean of the rest.
-2. **AND.** The guess takes values of different attributes as independent of each other, but not
-   whether attributes are there: the events that have both of two attributes were counted, where
-   `paired` says so. The interval assumes nothing at all: the parts may overlap as little or as much
-   as they can (Fréchet's bounds).
-3. **OR.** What is in several conjunctions is counted once. The guess is exact in that for up to
-   `EXACT_MAX` conjunctions, whose intersections are conjunctions too; for more it takes them as
-   independent. The interval goes from the largest part to the sum of all.
-4. **Residues** on a single attribute (`symbol LIKE '%M'`) are tried on its most frequent values.
-   Any other residue may hold never or always; it is guessed to hold for a third.
-5. The interval is as good as the histograms are: each rank is right with a probability of 99 %. It
-   says nothing of events to come that are unlike those that were counted.
+1. **One attribute.** The histogram and the most frequent values each bound the number of values in
+   a set from below and above. Both hold, so the narrower bound counts. The estimate interpolates
+   linearly between two bounds of the histogram. A single value that is not among the most frequent
+   ones is estimated at the mean frequency of the rest. Histograms have 64-bit floats; around
+   integers beyond 2**53 the next float on either side may be meant.
+2. **AND.** The estimate assumes that values of different attributes are independent, but not their
+   presence: events with both of two attributes were counted, where `paired` says so. The interval
+   assumes nothing: the parts may overlap as little or as much as possible (Fréchet bounds).
+3. **OR.** Events in several conjunctions count once. For up to `EXACT_MAX` conjunctions, whose
+   intersections are conjunctions too, the estimate is exact in that; beyond it assumes
+   independence. The interval goes from the largest part to the sum of all.
+4. **Residues** on a single attribute (`symbol LIKE '%M'`) are evaluated on its most frequent
+   values. Any other residue may hold never or always; the estimate is a third.
+5. The interval is as good as the histograms: each rank is correct with a probability of 99 %. It
+   says nothing about future events that differ from those counted.
 
 This module keeps no state.
 
@@ -49,70 +48,58 @@ from anabranch.model.statistics import (
     text_key,
 )
 
-# What share of an attribute's values is in a set: from its histogram and most frequent values.
-#
-# Rules 1 and 4 of `selectivity`, for numbers and for texts. All shares here are of the values of
-# one kind. A set is ranges and single values. A histogram tells for any place how many values are
-# below it, within one bucket and the error of ranks; the most frequent values tell exactly, or
-# nearly so, how often each of them occurs.
-#
-#
-# Both hold, so the narrower counts. Histograms have 64-bit floats; so around integers beyond 2**53
-# the next float on either side may be meant. This module keeps no state.
-
-
-#: Whether a further condition is TRUE of a value; None stands for no value.
+#: Whether a further condition is TRUE for a value; None stands for absence.
 Holds = Callable[[Value | None], bool]
 _Known = NumberStatistics | TextStatistics
 
 
 class Estimate(NamedTuple):
-    """A share: the best guess, and what it can be at worst."""
+    """A share: the best estimate and its bounds."""
 
     share: float
     low: float
     high: float
 
     def plus(self, other: "Estimate") -> "Estimate":
-        """The share of what is in one of two sets that have nothing in common."""
+        """Return the share of the union with a disjoint set."""
         return Estimate(self.share + other.share, self.low + other.low, self.high + other.high)
 
     def times(self, factor: float) -> "Estimate":
-        """The share of a share."""
+        """Return the share scaled by a factor."""
         return Estimate(self.share * factor, self.low * factor, self.high * factor)
 
 
 class _Frequent(NamedTuple):
-    """How often frequent values occur, by where they are; as shares of all values."""
+    """The frequencies of frequent values by location, as shares of all values."""
 
-    #: In the set, and the further condition holds: at least, and as counted.
+    #: In the set with the further condition TRUE: at least, and as counted.
     wanted_low: float
     wanted: float
-    #: In the set: in its ranges, and among its single values.
+    #: In the ranges of the set, and among its single values.
     in_ranges: float
     single: float
-    #: Not wanted: at least.
+    #: Outside of the set: at least.
     unwanted_low: float
-    #: Of those in the set, for how many different ones the further condition holds.
+    #: The share of different values in the set for which the further condition is TRUE.
     ratio: float
 
 
 class _Set(NamedTuple):
-    """A set as this module sees it."""
+    """A set of values, split for estimation."""
 
-    #: What its ranges hold, by the histogram.
+    #: The shares of its ranges, by the histogram.
     ranges: list[Estimate]
-    #: Its single values, and those of them that could occur but are not frequent.
+    #: Its single values, and the number of them that may occur but are not frequent.
     single: frozenset[float | str]
     rare: int
-    #: Whether a value is in a range, if that can be told.
+    #: Whether a value is in a range; None if rounding makes that unclear.
     in_range: Callable[[float | str], bool | None]
 
 
 def number_share(
     known: NumberStatistics, ranges: NumberRanges, holds: Holds | None = None
 ) -> Estimate:
-    """The share of numbers that are in one of the ranges, and for which `holds` is true."""
+    """Return the share of numbers in one of the ranges for which `holds` is true."""
     wide = [(low, high) for low, high in ranges if low != high]
     single = frozenset(float(low) for low, high in ranges if low == high)
 
@@ -127,12 +114,12 @@ def number_share(
 
 
 def _is_open(ends: tuple[Number, Number]) -> bool:
-    """Whether it is clear where a range ends: not among integers that are no floats."""
+    """Return whether the ends of a range are exact: not among integers that are not floats."""
     return all(abs(end) == inf or abs(end) < FLOAT_EXACT_MAX for end in ends)
 
 
 def _between(known: NumberStatistics, low: Number, high: Number) -> Estimate:
-    """The share of numbers from `low` to `high`, by the histogram."""
+    """Return the share of numbers from `low` to `high`, by the histogram."""
     below, upto = _rank(known, low, bisect_left), _rank(known, high, bisect_right)
     least = (
         _rank(known, _moved(high, -inf), bisect_right)[1]
@@ -146,14 +133,14 @@ def _between(known: NumberStatistics, low: Number, high: Number) -> Estimate:
 
 
 def _moved(end: Number, towards: float) -> Number:
-    """The end of a range, or the next float if rounding may have moved values across it."""
+    """Return the end of a range, or the next float if rounding may have moved values across it."""
     if abs(end) < FLOAT_EXACT_MAX or abs(end) == inf:
         return end
     return nextafter(float(end), towards)
 
 
 def text_share(known: TextStatistics, ranges: TextRanges, holds: Holds | None = None) -> Estimate:
-    """The share of texts that are in one of the ranges, and for which `holds` is true."""
+    """Return the share of texts in one of the ranges for which `holds` is true."""
     wide = [(start, end) for start, end in ranges if end != text_after(start)]
     single = frozenset(start for start, end in ranges if end == text_after(start))
 
@@ -166,7 +153,9 @@ def text_share(known: TextStatistics, ranges: TextRanges, holds: Holds | None = 
 
 
 def _between_texts(known: TextStatistics, start: str, end: str | None) -> Estimate:
-    """The share of texts from `start` to before `end`; one with the key of an end may be either."""
+    """Return the share of texts in [start, end). A text with the key of an end may be on either
+    side.
+    """
     first = text_key(start)
     below, through = _rank(known, first, bisect_left), _rank(known, first, bisect_right)
     if end is None:
@@ -177,7 +166,7 @@ def _between_texts(known: TextStatistics, start: str, end: str | None) -> Estima
 
 
 def _rank(known: _Known, place: float, bisect: Callable[[Sequence[float], float], int]) -> Estimate:
-    """The share of values below a place; with `bisect_right`, also those that are just it."""
+    """Return the share of values below a position; with `bisect_right`, including it."""
     bounds = known.bounds
     found = bisect(bounds, place)
     if found == 0:
@@ -193,7 +182,7 @@ def _rank(known: _Known, place: float, bisect: Callable[[Sequence[float], float]
 
 
 def _rare(known: _Known, single: frozenset[float] | frozenset[str]) -> int:
-    """How many single values are not among the frequent ones, but could occur."""
+    """Count the single values that may occur but are not among the frequent ones."""
     if not known.bounds:
         return 0
     frequent = {value for value, _ in known.top}
@@ -202,33 +191,33 @@ def _rare(known: _Known, single: frozenset[float] | frozenset[str]) -> int:
     return sum(1 for place in places if first <= place <= last)
 
 
-def _share(known: _Known, asked: _Set, holds: Holds | None) -> Estimate:
-    """What histogram and frequent values say together."""
+def _share(known: _Known, values: _Set, holds: Holds | None) -> Estimate:
+    """Combine the histogram and the frequent values."""
     total = max(known.count, 1)
-    frequent = _frequent(known, asked, holds)
+    frequent = _frequent(known, values, holds)
     rest = max(total - sum(count for _, count in known.top), 0)
     mean = min(rest / max(known.distinct - len(known.top), 1), known.rest_max)
     low, high = frequent.wanted_low, 1 - frequent.unwanted_low
-    in_ranges = sum(each.share for each in asked.ranges)
+    in_ranges = sum(each.share for each in values.ranges)
     if holds is None:
-        low = max(low, sum(max(each.low, 0.0) for each in asked.ranges))
-        share = in_ranges + frequent.single + asked.rare * mean / total
+        low = max(low, sum(max(each.low, 0.0) for each in values.ranges))
+        share = in_ranges + frequent.single + values.rare * mean / total
     else:
-        # Of values that are not frequent, as many as of those that are.
-        unseen = max(in_ranges - frequent.in_ranges, 0.0) + asked.rare * mean / total
+        # The further condition holds for as large a share of rare values as of frequent ones.
+        unseen = max(in_ranges - frequent.in_ranges, 0.0) + values.rare * mean / total
         share = frequent.wanted + unseen * frequent.ratio
-    most = sum(min(each.high, 1.0) for each in asked.ranges) + frequent.single
-    high = min(high, most + asked.rare * known.rest_max / total, 1.0)
+    most = sum(min(each.high, 1.0) for each in values.ranges) + frequent.single
+    high = min(high, most + values.rare * known.rest_max / total, 1.0)
     high = max(high, low)
     return Estimate(min(max(share, low), high), low, high)
 
 
-def _frequent(known: _Known, asked: _Set, holds: Holds | None) -> _Frequent:
+def _frequent(known: _Known, values: _Set, holds: Holds | None) -> _Frequent:
     wanted_low = wanted = in_ranges = single = unwanted_low = tried = held = 0
     for value, count in known.top:
         least = max(count - known.top_error, 0)
-        is_single = value in asked.single
-        in_range = False if is_single else asked.in_range(value)
+        is_single = value in values.single
+        in_range = False if is_single else values.in_range(value)
         single += count if is_single else 0
         in_ranges += count if in_range else 0
         tried += 1 if is_single or in_range else 0
@@ -250,7 +239,7 @@ def _frequent(known: _Known, asked: _Set, holds: Holds | None) -> _Frequent:
 
 
 def _is_rounded(value: float | str) -> bool:
-    """Whether several integers may stand behind a float."""
+    """Return whether a float may represent several integers."""
     return not isinstance(value, str) and abs(value) >= FLOAT_EXACT_MAX
 
 
@@ -261,18 +250,20 @@ _ALL: Final = Estimate(1.0, 1.0, 1.0)
 
 
 class _Part(NamedTuple):
-    """What a conjunction asks of one attribute."""
+    """The condition of a conjunction on one attribute."""
 
     name: str
-    #: Of all events.
+    #: The share of all events.
     share: Estimate
-    #: Events that have the attribute, as a share; None if absence will do as well.
+    #: The share of events with the attribute; None if absence satisfies the condition too.
     present: float | None
 
 
 def selectivity(stream: StreamStatistics, filter: Filter, exact_max: int = EXACT_MAX) -> Estimate:
-    """The share of events that match; exact in what several conjunctions have in common for so many
-    of them, which takes two to the power of that steps."""
+    """Return the share of events that match.
+
+    The overlap of up to `exact_max` conjunctions is exact, which takes 2 ** `exact_max` steps.
+    """
     conjunctions = filter.conjunctions
     if not conjunctions or not stream.events:
         return _NOTHING
@@ -286,15 +277,17 @@ def selectivity(stream: StreamStatistics, filter: Filter, exact_max: int = EXACT
 def events_per_s(
     streams: Iterable[StreamStatistics], filter: Filter, exact_max: int = EXACT_MAX
 ) -> float | None:
-    """How many events per second match, over several advertisements; None if no rate is known.
-    `exact_max` as for `selectivity`."""
+    """Return the rate of matching events over several advertisements; None if no rate is known.
+
+    `exact_max` as for `selectivity`.
+    """
     rated = [(each, each.rate_per_s) for each in streams if each.rate_per_s is not None]
     rates = [rate * selectivity(each, filter, exact_max).share for each, rate in rated]
     return sum(rates) if rates else None
 
 
 def together(parts: Sequence[tuple[int, Estimate]]) -> Estimate:
-    """The share over several streams, given how many events each has."""
+    """Return the share over several streams, weighted by their numbers of events."""
     total = sum(events for events, _ in parts)
     if not total:
         return _NOTHING
@@ -317,7 +310,7 @@ def _union_share(
     parts: Sequence[Estimate],
     exact_max: int,
 ) -> float:
-    """The guess for several conjunctions, any of which suffices."""
+    """Estimate the share of a disjunction of conjunctions."""
     if len(parts) == 1:
         return parts[0].share
     if len(parts) > exact_max:
@@ -332,7 +325,7 @@ def _union_share(
 
 
 def _intersection(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
-    """What satisfies all of these; None if nothing does."""
+    """Return the conjunction of these conjunctions; None if nothing satisfies it."""
     sets: dict[str, ValueSet] = {}
     residue: list[Expression] = []
     for each in conjunctions:
@@ -361,7 +354,7 @@ def _conjunction_share(stream: StreamStatistics, conjunction: Conjunction) -> Es
 def _residues_by_attribute(
     residue: Iterable[Expression],
 ) -> tuple[dict[str, list[Expression]], list[Expression]]:
-    """Residues that are about one attribute only, by its name; and the others."""
+    """Split residues into those on a single attribute, by its name, and the others."""
     alone: dict[str, list[Expression]] = {}
     others: list[Expression] = []
     for each in residue:
@@ -374,7 +367,7 @@ def _residues_by_attribute(
 
 
 def _names_in(expression: object) -> set[str]:
-    """The attributes that an expression names."""
+    """Return the attributes in an expression."""
     names: set[str] = set()
     pending = [expression]
     while pending:
@@ -389,22 +382,22 @@ def _names_in(expression: object) -> set[str]:
 
 
 def _box_share(stream: StreamStatistics, parts: Sequence[_Part]) -> Estimate:
-    """The share of events that satisfy all parts."""
+    """Return the share of events that satisfy all parts."""
     if not parts:
         return _ALL
     needed = [part for part in parts if part.present is not None]
-    there = _presence(stream, needed)
+    presence = _presence(stream, needed)
     given = prod(part.share.share / part.present for part in needed if part.present)
     others = prod(part.share.share for part in parts if part.present is None)
-    # What fails a part although its attribute is there, at most; or fails it by being there.
+    # The largest share that fails a part with its attribute present, or by its presence.
     failing = sum((part.present or 0.0) - part.share.low for part in needed)
     failing += sum(1 - part.share.low for part in parts if part.present is None)
-    high = min(there.high, *(part.share.high for part in parts))
-    return _clipped(there.share * given * others, there.low - failing, high)
+    high = min(presence.high, *(part.share.high for part in parts))
+    return _clipped(presence.share * given * others, presence.low - failing, high)
 
 
 def _presence(stream: StreamStatistics, parts: Sequence[_Part]) -> Estimate:
-    """The share of events that have all of these attributes."""
+    """Return the share of events with all of these attributes."""
     if not parts:
         return _ALL
     known = {(pair.one, pair.other): pair.events / stream.events for pair in stream.pairs}
@@ -424,7 +417,7 @@ def _presence(stream: StreamStatistics, parts: Sequence[_Part]) -> Estimate:
 def _both(
     stream: StreamStatistics, known: Mapping[tuple[str, str], float], one: _Part, other: _Part
 ) -> Estimate:
-    """The share of events that have both of two attributes."""
+    """Return the share of events with both of two attributes."""
     if one.name in stream.paired and other.name in stream.paired:
         share = known.get((one.name, other.name), known.get((other.name, one.name), 0.0))
         return Estimate(share, share, share)
@@ -457,7 +450,7 @@ def _part(
 
 
 def _test(name: str, residue: Sequence[Expression]) -> Holds:
-    """Whether residues on one attribute are TRUE of a value; None stands for its absence."""
+    """Return a test of residues on one attribute; None stands for its absence."""
 
     def holds(value: Value | None) -> bool:
         attributes = {} if value is None else {name: value}

@@ -1,26 +1,34 @@
-"""What is known of the events of a stream: rates, and how the values of attributes are distributed.
+"""Statistics of a stream: event rates and distributions of attribute values.
 
-Whoever decides where to look for what (which broker joins the parts of a pattern, which filter is
-evaluated first) needs to know how many events a filter lets through. That can be estimated from a
-summary of past events: `selectivity` does so. This module is the form in which such a summary is
-kept and travels with an advertisement: a JSON document that `anabranch pipeline stats --export`
-writes. Rules:
+Placement decisions (which broker joins the parts of a pattern, which filter is evaluated first)
+depend on the share of events that a filter matches. `selectivity` estimates it from a summary of
+past events. This module defines the summary: a JSON document, written by `anabranch pipeline stats
+--export`, of which an excerpt travels with advertisements. Rules:
 
-1. All counts are of one stretch of time and of one advertisement: events of `stream` that match
-   `filter` ("" stands for all of them).
-2. Values are counted by kind: numbers (NaN apart), texts, TRUE, FALSE. An attribute that an event
-   lacks is counted nowhere, so what is absent is the difference to `events`.
+1. All counts are of one period and one advertisement: events of `stream` that match `filter` (""
+   for all).
+2. Values are counted by kind: numbers (NaN apart), texts, TRUE, FALSE. Absent attributes are not
+   counted; their number is the difference to `events`.
 3. A histogram has buckets of equal depth: `bounds` are the smallest value, those at 1/n, 2/n, …,
-   and the largest. The rank of a bound is off by `rank_error` at most, as a share of the values,
-   with a probability of 99 % for each.
-4. Numbers are ordered as such. Texts are ordered by the number that their first six bytes in UTF-8
-   make, zeros behind a shorter text; a bound is such a number (`text_key`).
+   and the largest. The rank of each bound is off by at most `rank_error`, as a share of the values,
+   with a probability of 99 %.
+4. Numbers are ordered numerically. Texts are ordered by the number that their first six bytes in
+   UTF-8 form, padded with zeros; a bound is such a number (`text_key`).
 5. `top` are the most frequent values with their counts, most frequent first. A count is never too
-   small, and too large by `top_error` at most. A value that is not among them occurs `rest_max`
-   times at most.
-6. JSON knows no infinity: infinite values stand as the largest float of their sign.
-7. What is read is checked, since it comes from a file or a neighbour: sizes by `StatisticsLimits`,
-   and that counts, ranks and orders can be. An error says where.
+   small, and too large by at most `top_error`. Any other value occurs at most `rest_max` times.
+6. JSON has no infinity: infinite values are represented by the largest float of their sign.
+7. Input is checked, because it comes from a file or a neighbour: sizes by `StatisticsLimits`, and
+   the consistency of counts, ranks and orders. Errors name the location.
+
+A full document may have megabytes; every broker keeps an excerpt of every origin. Excerpts:
+
+8. An excerpt has the statistics of one stream: those of all its events if available, otherwise
+   those of its advertisements, at most `STREAMS_MAX`.
+9. It contains the attributes that most events have, at most `ATTRIBUTES_MAX`, with coarser
+   histograms and fewer frequent values, and no hourly counts. It is correct but less exact: a value
+   that is no longer among the frequent ones counts into `rest_max`.
+10. It has at most `EXCERPT_BYTES_MAX` bytes, and is coarsened until it fits.
+11. An excerpt comes from another broker and is checked like a document. Its rates are finite.
 
 Prior art: histograms and rates of advertisements, spec PADRES section 4.
 """
@@ -37,17 +45,17 @@ from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
 
 FORMAT: Final = "anabranch-statistics-1"
-#: Bytes of a text that its key is made of.
+#: The number of bytes of a text in its key.
 KEY_BYTES: Final = 6
 KEY_MAX: Final = 2 ** (8 * KEY_BYTES) - 1
 
 
 class StatisticsError(LocalError):
-    """Statistics that cannot be used, and where in them that shows."""
+    """Statistics are invalid; the text names the location."""
 
 
 class StatisticsLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds of what is read, all inclusive."""
+    """Upper limits of input, all inclusive."""
 
     document_bytes_max: int = 64 * 1024 * 1024
     streams_max: int = 10_000
@@ -62,10 +70,10 @@ DEFAULT_STATISTICS_LIMITS = StatisticsLimits()
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What numbers and texts have in common."""
+    """The common part of numbers and texts."""
 
     count: int
-    #: How many different ones there are, estimated.
+    #: The estimated number of different values.
     distinct: int
     rank_error: float
     top_error: int = 0
@@ -97,13 +105,13 @@ class AttributeStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     @property
     def present(self) -> int:
-        """How many events have the attribute."""
+        """The number of events with the attribute."""
         counts = [kind.count for kind in (self.numbers, self.texts) if kind is not None]
         return sum(counts) + self.true + self.false + self.nan
 
 
 class Pair(msgspec.Struct, frozen=True, array_like=True):
-    """How many events have both of two attributes."""
+    """The number of events with both of two attributes."""
 
     one: str
     other: str
@@ -111,7 +119,7 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Period(msgspec.Struct, frozen=True, array_like=True):
-    """How many events there were in one hour, which begins at so many seconds since 1970."""
+    """The number of events in the hour that begins at `start_s`, in seconds since 1970."""
 
     start_s: int
     events: int
@@ -123,21 +131,21 @@ class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     stream: str
     filter: str = ""
     events: int
-    #: Of the first and the last event, in nanoseconds since 1970; None where nobody knows.
+    #: The times of the first and last event, in nanoseconds since 1970; None if unknown.
     first_ns: int | None = None
     last_ns: int | None = None
-    #: Events per second between those two; None where they say nothing.
+    #: Events per second between those times; None if undefined.
     rate_per_s: float | None = None
     periods: tuple[Period, ...] = ()
     attributes: dict[str, AttributeStatistics] = {}
-    #: Pairs of attributes for which it was counted; a pair that is not listed never occurred
-    #: together, if both attributes are in `paired`.
+    #: Counts of pairs of attributes. A pair of attributes in `paired` that is not listed never
+    #: occurred together.
     pairs: tuple[Pair, ...] = ()
     paired: tuple[str, ...] = ()
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A document."""
+    """A statistics document."""
 
     format: Literal["anabranch-statistics-1"] = FORMAT
     made_ns: int
@@ -145,25 +153,25 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def text_key(text: str) -> int:
-    """The number by which texts are ordered in histograms."""
+    """Return the number by which texts are ordered in histograms."""
     return int.from_bytes(text.encode()[:KEY_BYTES].ljust(KEY_BYTES, b"\0"), "big")
 
 
 def write_statistics(statistics: Statistics) -> bytes:
-    """The document as JSON."""
+    """Encode the document as JSON."""
     return msgspec.json.encode(statistics)
 
 
 def read_statistics(
     data: bytes, limits: StatisticsLimits = DEFAULT_STATISTICS_LIMITS
 ) -> Statistics:
-    """A document that makes sense; `StatisticsError` otherwise."""
+    """Decode and check a document; raise `StatisticsError` if it is invalid."""
     if len(data) > limits.document_bytes_max:
         raise StatisticsError(f"{len(data)} bytes; at most {limits.document_bytes_max} are read")
     try:
         found = msgspec.json.decode(data, type=Statistics)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise StatisticsError(f"this is no {FORMAT}: {error}") from error
+        raise StatisticsError(f"not a valid {FORMAT} document: {error}") from error
     _check_size(len(found.streams), limits.streams_max, "streams")
     for stream in found.streams:
         check_stream(stream, limits)
@@ -171,7 +179,7 @@ def read_statistics(
 
 
 def check_stream(stream: StreamStatistics, limits: StatisticsLimits) -> None:
-    """`StatisticsError` if this cannot be."""
+    """Raise `StatisticsError` if the statistics are inconsistent."""
     for problem in _problems(stream, limits):
         raise StatisticsError(f"stream {stream.stream!r}: {problem}")
 
@@ -182,16 +190,16 @@ def _check_size(size: int, size_max: int, what: str) -> None:
 
 
 def _problems(stream: StreamStatistics, limits: StatisticsLimits) -> Iterator[str]:
-    """What cannot be, in words."""
+    """Yield descriptions of inconsistencies."""
     _check_size(len(stream.attributes), limits.attributes_max, "attributes")
     _check_size(len(stream.pairs), limits.pairs_max, "pairs of attributes")
     _check_size(len(stream.periods), limits.periods_max, "hours")
     if stream.events < 0:
-        yield f"there are {stream.events} events"
+        yield f"the number of events is {stream.events}"
     if stream.rate_per_s is not None and not stream.rate_per_s >= 0:
         yield f"the rate is {stream.rate_per_s}"
     if any(period.events < 0 for period in stream.periods):
-        yield "an hour has less than no events"
+        yield "an hour has a negative number of events"
     if stream.filter:
         yield from _filter_problems(stream.filter)
     for name, attribute in stream.attributes.items():
@@ -210,7 +218,7 @@ def _filter_problems(text: str) -> Iterator[str]:
     try:
         Filter.parse(text)
     except FilterError as error:
-        yield f"its filter is none: {str(error).splitlines()[0]}"
+        yield f"invalid filter: {str(error).splitlines()[0]}"
 
 
 def _value_problems(
@@ -223,16 +231,16 @@ def _value_problems(
     if not 0 <= values.rank_error <= 1:
         yield f"the error of ranks is {values.rank_error}"
     if values.count and len(values.bounds) < 2:
-        yield "the histogram has less than two bounds"
+        yield "the histogram has fewer than two bounds"
     if any(one > other for one, other in pairwise(values.bounds)):
         yield "the bounds of the histogram do not ascend"
     if isinstance(values, TextStatistics):
         if any(not 0 <= bound <= KEY_MAX for bound in values.bounds):
-            yield "a bound of texts is no key"
+            yield "a bound of texts is not a key"
     elif not all(map(isfinite, values.bounds)):
         yield "a bound is not finite"
     if any(not 0 <= count <= values.count + values.top_error for _, count in values.top):
-        yield "a value is more frequent than all of them"
+        yield "a value has a higher count than all values together"
 
 
 def _pair_problems(pair: Pair, stream: StreamStatistics) -> Iterator[str]:
@@ -243,30 +251,12 @@ def _pair_problems(pair: Pair, stream: StreamStatistics) -> Iterator[str]:
             return
 
 
-# An excerpt of statistics: as much of a stream's as travels with its advertisements.
-#
-# What `anabranch pipeline stats` exports may have megabytes; every broker of a network keeps an
-# excerpt of every origin. Rules:
-#
-# 1. It has the statistics of one stream: those of all its events, if there are any, otherwise those
-#    of its advertisements, `STREAMS_MAX` of them at most.
-# 2. Of each, the attributes that most events have, `ATTRIBUTES_MAX` of them, with coarser
-#    histograms and fewer frequent values; hours are left out. What is left is right, only less
-#    exact: a value that is not among the frequent ones any more counts into `rest_max`.
-# 3. It is `EXCERPT_BYTES_MAX` bytes at most. Where it would be more, it becomes coarser until it is
-#    not.
-# 4. What is read comes from another broker, and is checked as a whole document would be. Its rates
-#    are finite.
-#
-# These are functions; they keep no state.
-
-
 EXCERPT_BYTES_MAX: Final = 16_384
 STREAMS_MAX: Final = 8
 ATTRIBUTES_MAX: Final = 16
 BUCKETS_MAX: Final = 32
 TOP_MAX: Final = 16
-#: Letters of a frequent value; longer ones do not travel.
+#: Characters of a frequent value in an excerpt; longer ones are left out.
 _TEXT_MAX: Final = 64
 _LIMITS: Final = StatisticsLimits(
     document_bytes_max=EXCERPT_BYTES_MAX,
@@ -285,7 +275,7 @@ _decoder = msgspec.msgpack.Decoder(tuple[StreamStatistics, ...])
 
 
 def excerpt_of(statistics: Statistics, stream: str) -> bytes:
-    """What travels of one stream; b"" if nothing is known of it."""
+    """Return the excerpt of one stream; b"" if there are no statistics of it."""
     known = [each for each in statistics.streams if each.stream == stream]
     chosen = [each for each in known if not each.filter][:1] or known[:STREAMS_MAX]
     if not chosen:
@@ -300,18 +290,20 @@ def excerpt_of(statistics: Statistics, stream: str) -> bytes:
         elif attributes:
             attributes //= 2
         else:
-            # Filters as long as this leave no room for several of them.
+            # The filters are too long for several advertisements.
             chosen = chosen[: len(chosen) // 2]
             if not chosen:
                 return b""
 
 
 def read_excerpt(data: bytes) -> tuple[StreamStatistics, ...]:
-    """The statistics of an excerpt; `RemoteError` if it is none."""
+    """Decode and check an excerpt; raise `RemoteError` if it is invalid."""
     if not data:
         return ()
     if len(data) > EXCERPT_BYTES_MAX:
-        raise RemoteError(f"statistics of {len(data)} bytes; at most {EXCERPT_BYTES_MAX} travel")
+        raise RemoteError(
+            f"statistics of {len(data)} bytes arrived; at most {EXCERPT_BYTES_MAX} are allowed"
+        )
     try:
         found = _decoder.decode(data)
         if len(found) > STREAMS_MAX:
@@ -321,7 +313,7 @@ def read_excerpt(data: bytes) -> tuple[StreamStatistics, ...]:
             if each.rate_per_s is not None and not isfinite(each.rate_per_s):
                 raise RemoteError("statistics with a rate that is not finite")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, StatisticsError) as error:
-        raise RemoteError(f"statistics that are none: {error}") from error
+        raise RemoteError(f"invalid statistics arrived: {error}") from error
     return found
 
 
@@ -347,14 +339,14 @@ def _coarser_attribute(known: AttributeStatistics, buckets: int, top: int) -> At
 
 
 def _coarser_values(known: Values, buckets: int, top: int) -> Values:
-    travels = [each for each in known.top if len(str(each[0])) <= _TEXT_MAX][:top]
-    left: list[int] = [each[1] for each in known.top if each not in travels]
+    included = [each for each in known.top if len(str(each[0])) <= _TEXT_MAX][:top]
+    excluded: list[int] = [each[1] for each in known.top if each not in included]
     bounds, error = _fewer(known.bounds, buckets)
     return replace(
         known,
         bounds=bounds,
-        top=tuple(travels),
-        rest_max=max([known.rest_max, *left]),
+        top=tuple(included),
+        rest_max=max([known.rest_max, *excluded]),
         rank_error=min(1.0, known.rank_error + error),
     )
 
@@ -362,7 +354,9 @@ def _coarser_values(known: Values, buckets: int, top: int) -> Values:
 def _fewer(
     bounds: Sequence[float] | Sequence[int], buckets: int
 ) -> tuple[tuple[float, ...] | tuple[int, ...], float]:
-    """So many buckets of as many values each, and by how much a rank is off more than before."""
+    """Reduce a histogram to `buckets` buckets; return the bounds and the additional error of
+    ranks.
+    """
     before = len(bounds) - 1
     if before <= buckets:
         return tuple(bounds), 0.0

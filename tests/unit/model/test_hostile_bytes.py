@@ -225,7 +225,7 @@ def test_text_that_is_no_utf_8_is_refused_in_every_place(text: bytes) -> None:
     ],
 )
 def test_an_attribute_name_that_comes_twice_is_refused(attributes: bytes) -> None:
-    assert "two attributes of one name" in undecodable(frame(attributes=Bytes(attributes)))
+    assert "duplicate attribute names" in undecodable(frame(attributes=Bytes(attributes)))
 
 
 def test_two_spellings_of_one_letter_are_two_names() -> None:

@@ -75,22 +75,22 @@ def numbers(**fields: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "this is no anabranch-statistics-1"),
-        (b"[]", "this is no"),
-        (b'{"format": "anabranch-statistics-9", "made_ns": 1, "streams": []}', "this is no"),
-        (changed(strange=1), "this is no"),
+        (b"", "not a valid anabranch-statistics-1"),
+        (b"[]", "not a valid"),
+        (b'{"format": "anabranch-statistics-9", "made_ns": 1, "streams": []}', "not a valid"),
+        (changed(strange=1), "not a valid"),
         (changed(events=-1, attributes={}, pairs=[]), "there are -1 events"),
         (changed(rate_per_s=-1), "the rate is -1"),
-        (changed(periods=[[0, -5]]), "an hour has less than no events"),
-        (changed(filter="price =>"), "its filter is none"),
+        (changed(periods=[[0, -5]]), "an hour has a negative number of events"),
+        (changed(filter="price =>"), "invalid filter"),
         (changed(events=50), "'price' is in 82 of 50 events"),
         (changed(attributes=numbers(count=-1), pairs=[]), "'price' is in -1 of 100 events"),
         (changed(attributes=numbers(distinct=-1), pairs=[]), "'price': a count is negative"),
         (changed(attributes={"price": {"true": -5, "false": 9}}, pairs=[]), "a count is negative"),
         (changed(attributes=numbers(rank_error=2), pairs=[]), "the error of ranks is 2"),
-        (changed(attributes=numbers(bounds=[1]), pairs=[]), "less than two bounds"),
+        (changed(attributes=numbers(bounds=[1]), pairs=[]), "fewer than two bounds"),
         (changed(attributes=numbers(bounds=[2, 1]), pairs=[]), "do not ascend"),
-        (changed(attributes=numbers(top=[[1, 99]]), pairs=[]), "more frequent than all of them"),
+        (changed(attributes=numbers(top=[[1, 99]]), pairs=[]), "higher count than all values together"),
         (changed(pairs=[["price", "symbol", 101]]), "which cannot be"),
         (changed(pairs=[["price", "nothing", 1]]), "which cannot be"),
     ],
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused(data: bytes, said: str) -> None:
 
 def test_bound_of_texts_that_is_no_key_is_refused() -> None:
     texts = {**plain(SYMBOLS), "bounds": [0, 2**48]}
-    with pytest.raises(StatisticsError, match="a bound of texts is no key"):
+    with pytest.raises(StatisticsError, match="a bound of texts is not a key"):
         read_statistics(changed(attributes={"symbol": {"texts": texts}}, pairs=[]))
 
 
