@@ -41,7 +41,7 @@ for _ in range(200):
         (Part("2", X), "no part can be called '2'"),
         (And((A, A)), "a second part called a"),
         (Part("a", "x = 1"), "no filter"),  # type: ignore[arg-type]
-        (Absent(A), "no part of a pattern"),
+        (Absent(A), "not part of a pattern"),
         (DEEP, "nested too deeply"),
     ],
 )
