@@ -110,7 +110,7 @@ def test_facts_about_the_log_that_are_no_numbers_are_refused(tmp_path: Path, val
     connection.execute(f"UPDATE log SET synced = {value}")
     connection.commit()
     connection.close()
-    with pytest.raises(LocalError, match="is corrupt: what it says about the log"):
+    with pytest.raises(LocalError, match="is corrupt: its facts about the log"):
         Catalog(path)
 
 
