@@ -1,8 +1,8 @@
-"""How these kernels are compiled and kept, and the instructions that numba does not name.
+"""Compilation and caching of these kernels, and instructions that numba lacks.
 
-They do without the interpreter while they run, so other threads go on. Their machine code is kept
-beside that of the matching kernels, from which they take some, under a digest of all sources here:
-a change of any file of the two makes numba compile anew.
+The kernels run without the interpreter lock, so other threads continue. Their machine code is
+cached beside that of the matching kernels, some of which they use, under a digest of all sources
+here: a change of any file of either makes numba compile again.
 """
 
 from pathlib import Path
@@ -15,13 +15,13 @@ from numba.np.arrayobj import make_array
 
 from anabranch.matching.kernels.cache import kept
 
-#: Compiles a function that Python calls, and keeps it.
+#: Compiles and caches a function that Python calls.
 entry_point = kept("bulk", Path(__file__).parent.glob("*.py"))
 
 
 @intrinsic
 def copy(typingctx, source, first, target, place, count):
-    """Copy so many bytes from one array to a place in another one, which both have."""
+    """Copy `count` bytes from one array to a position in another one; both ranges must exist."""
 
     def generate(context, builder, signature, arguments):
         given = make_array(signature.args[0])(context, builder, arguments[0])
@@ -36,7 +36,7 @@ def copy(typingctx, source, first, target, place, count):
 
 @intrinsic
 def put(typingctx, target, place, word):
-    """Write the eight bytes of a word to a place that has them, the lowest first."""
+    """Write the eight bytes of a word to an existing position, little-endian."""
 
     def generate(context, builder, signature, arguments):
         taken = make_array(signature.args[0])(context, builder, arguments[0])
