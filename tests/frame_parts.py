@@ -170,7 +170,7 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Commit(2**60 + 1, "sink-1", "query-1", 0, ("token-1", "tökén")),
     c.Committed(2**60 + 1, "sink-1", 2**63 - 1, 0, 2**62, True),
     c.Discard(("token-1",)),
-    c.Refused(2, "tick 1 is no longer in the log", c.NOT_KEPT, 2**62),
+    c.Refused(2, "tick 1 is not in the log any more", c.NOT_KEPT, 2**62),
     c.Describe(3),
     c.Described(3, "shop", "origin-1", 1, 0, 0, 10**18, {"origin-1": "127.0.0.1:4100", "é": ""}),
     c.Fetch(4, 1, 2**62, "price > 1", 2**20),

@@ -154,7 +154,7 @@ class Catalog:
             self._connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
             return
         # As text that SQLite does not decode, or as whatever other type it was.
-        is_text = [isinstance(each, str) for each in found]
+        is_text = [isinstance(part, str) for part in found]
         self._connection.execute(
             "DELETE FROM entry WHERE name = iif(?, CAST(? AS TEXT), ?)"
             " AND key = iif(?, CAST(? AS TEXT), ?)",

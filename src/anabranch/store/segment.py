@@ -19,10 +19,10 @@ reserved space that is not used yet.
 The writer's duties:
 
 W1. A segment is a new file, never a used one. Its header is synced before the first entry is
-written, and the previous segment is synced completely.
+    written, and the previous segment is synced completely.
 W2. After a sync, a seal is written, which is not synced itself; only then the sync is reported.
 W3. After a scan, the file is truncated at `end_offset` (a `torn` header is rewritten), synced and
-sealed, before anything is reported or appended.
+    sealed, before anything is reported or appended.
 W4. After the first error of a write or a sync, nothing more is written to the log in this life.
 
 *Torn or corrupt.* A crash interrupts unsynced writes; nothing of them was confirmed, so their

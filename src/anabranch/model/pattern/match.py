@@ -91,14 +91,19 @@ class Match(msgspec.Struct, frozen=True, array_like=True):
     def identity(self) -> Identity:
         """The same for the same match, regardless of the detector."""
         return tuple(
-            sorted((each.part, each.event.stream, each.event.tick) for each in self.contributions)
+            sorted(
+                (contribution.part, contribution.event.stream, contribution.event.tick)
+                for contribution in self.contributions
+            )
         )
 
     @property
     def by_part(self) -> dict[str, tuple[PlacedEvent, ...]]:
         """The events of each part, in event order; parts without events are absent."""
         found: dict[str, tuple[PlacedEvent, ...]] = {}
-        for part, event in ((each.part, each.event) for each in self.contributions):
+        for part, event in (
+            (contribution.part, contribution.event) for contribution in self.contributions
+        ):
             found[part] = (*found.get(part, ()), event)
         return found
 
@@ -178,13 +183,13 @@ def notification_of(match: Match, final_ns: int, limits: Limits = DEFAULT_LIMITS
 def _payload(match: Match, is_whole: bool) -> bytes:
     places = [
         _Place(
-            each.part,
-            each.event.stream,
-            each.event.tick,
-            each.event.time_ns,
-            each.event.body if is_whole else b"",
+            contribution.part,
+            contribution.event.stream,
+            contribution.event.tick,
+            contribution.event.time_ns,
+            contribution.event.body if is_whole else b"",
         )
-        for each in match.contributions
+        for contribution in match.contributions
     ]
     return _encoder.encode(_Payload(match.pattern, is_whole, places))
 
@@ -198,7 +203,8 @@ def read_notification(event: Event, limits: Limits = DEFAULT_LIMITS) -> Notifica
     except msgspec.DecodeError as error:
         raise RemoteError(f"a notification cannot be read: {error}") from error
     contributions = [
-        Contribution(each.part, _placed(each, payload.is_whole, limits)) for each in payload.places
+        Contribution(place.part, _placed(place, payload.is_whole, limits))
+        for place in payload.places
     ]
     match = Match(payload.pattern, tuple(contributions), event.get(CUT) is True)
     return Notification(match, payload.is_whole)
