@@ -331,7 +331,7 @@ def test_events_are_checked_before_they_are_sent() -> None:
             network("a") as (a,),
             await connect(a.address, limits=Limits(event_bytes_max=600)) as client,
         ):
-            with pytest.raises(EventError, match="event 1 has the id"):
+            with pytest.raises(EventError, match="event 1 already has the id"):
                 await client.stage("t", [{"n": 1}, Event({}, id=EventId("p", 1, 1))])
             with pytest.raises(EventError, match="event 0 takes up to"):
                 await client.stage("t", [{"n": "x" * 400}])
