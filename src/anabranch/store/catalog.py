@@ -153,7 +153,7 @@ class Catalog:
         if found is None:
             self._connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
             return
-        # As text that SQLite does not decode, or as whatever other type it was.
+        # As text that SQLite does not decode, or as its actual type.
         is_text = [isinstance(part, str) for part in found]
         self._connection.execute(
             "DELETE FROM entry WHERE name = iif(?, CAST(? AS TEXT), ?)"

@@ -16,7 +16,7 @@ operator can decide that; `plan` reports the cost and `perform` executes it. Rul
 trusts a full segment whose CRC is right; `verify` reads record by record and checks the index too.
 Rules:
 
-6. Whatever a start would refuse is corrupt (`log.Examination`); the error names the exact location.
+6. A log that a start would refuse is corrupt (`log.Examination`); the error names the location.
 7. A missing or wrong index is a *finding*, not corruption: the next start rebuilds it. So is an
    interrupted write at the end, which the next start truncates.
 8. The log of a running broker can be verified; see `log_view`.

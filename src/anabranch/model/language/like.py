@@ -3,7 +3,7 @@
 A pattern is split at its `%` into *segments*. A segment has a fixed length; its `_` are holes for
 any one character. A text matches if the first segment is at its start, the last at its end, and the
 others in between, in order and without overlap. Placing each middle segment at the leftmost free
-position is always correct: whatever works further right works there too. So there is no
+position is always correct: if a later position works, that one does too. So there is no
 backtracking, and all searches together pass over the text once:
 
     without holes   str.find                              linear
