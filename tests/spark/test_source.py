@@ -319,7 +319,7 @@ def test_tls_is_what_the_options_say(tmp_path: Path) -> None:
 
 
 def test_plaintext_to_another_machine_has_to_be_asked_for() -> None:
-    with pytest.raises(LocalError, match="is not on this machine, and there is no tls"):
+    with pytest.raises(LocalError, match="is not on this machine, and tls is not set"):
         rows("broker.example.org:4100")
 
 

@@ -115,12 +115,12 @@ class Batches:
 
     def __init__(
         self,
-        roaming: BrokerConnections,
+        connections: BrokerConnections,
         options: ClientOptions,
         limits: Limits,
         advertisements: ClientAdvertisements,
     ) -> None:
-        self._roaming = roaming
+        self._connections = connections
         self._options = options
         self._limits = limits
         self._advertisements = advertisements
@@ -255,7 +255,7 @@ class Batches:
     def _origin(self, what: str, at: str) -> BrokerConnection:
         if self._closed is not None:
             raise self._closed
-        origin = self._roaming.origin
+        origin = self._connections.origin
         assert origin is not None
         if at and origin.broker != at:
             reason = f"the client is at {origin.broker!r}; connect it to {at!r} alone"
@@ -290,7 +290,7 @@ class Batches:
         while call.promises and next(iter(call.promises.values())).done():
             await call.next()
         await slots.acquire()
-        if self._roaming.origin is not call.origin:
+        if self._connections.origin is not call.origin:
             slots.release()
             reason = f"the client has left {call.origin.broker!r}, which has the earlier chunks"
             raise BatchRefusedError(call.what, reason, _OTHER_BROKER)
@@ -311,7 +311,7 @@ class Batches:
                 # Mark the exception as retrieved; an earlier failure is raised instead.
                 promise.exception()
         if self._closed is None:
-            self._roaming.settle_publisher()
+            self._connections.settle_publisher()
 
     # -- answers --------------------------------------------------------------------------------
 

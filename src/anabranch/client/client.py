@@ -89,7 +89,7 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     def __init__(
         self,
-        roaming: BrokerConnections,
+        connections: BrokerConnections,
         name: str,
         is_named: bool,
         *,
@@ -100,7 +100,7 @@ class Client(BatchWriter, LogReader, PatternUser):
     ) -> None:
         self.name = name
         self._is_named = is_named
-        self._roaming = roaming
+        self._connections = connections
         self._options = options
         self._limits = limits
         self._state = state
@@ -116,10 +116,10 @@ class Client(BatchWriter, LogReader, PatternUser):
             episodes=SubscriptionEpisodes(name, time.time_ns(), trace),
             reply=self.reply,
         )
-        self._advertisements = ClientAdvertisements(roaming, self._outbox)
-        self._batches = Batches(roaming, options, limits, self._advertisements)
-        self._fetches = Fetches(roaming, options, limits)
-        self._patterns = Patterns(roaming, options, limits, self._subscriptions, self.subscribe)
+        self._advertisements = ClientAdvertisements(connections, self._outbox)
+        self._batches = Batches(connections, options, limits, self._advertisements)
+        self._fetches = Fetches(connections, options, limits)
+        self._patterns = Patterns(connections, options, limits, self._subscriptions, self.subscribe)
         self._requests = Requests(self._open_inbox)
         self._subscription_count = 0
 
@@ -130,14 +130,14 @@ class Client(BatchWriter, LogReader, PatternUser):
         """The broker that serves the subscriptions, or served them before the connection was
         lost.
         """
-        return "" if self._roaming.home is None else self._roaming.home.broker
+        return "" if self._connections.home is None else self._connections.home.broker
 
     @property
     def origin(self) -> str:
         """The broker that receives the client's events. It differs from `broker` only after a move,
         until every event sent to the old broker is confirmed.
         """
-        return "" if self._roaming.origin is None else self._roaming.origin.broker
+        return "" if self._connections.origin is None else self._connections.origin.broker
 
     def origin_of(self, event_id: EventId) -> str:
         """Return the broker that an event of this client was sent to.
@@ -149,12 +149,12 @@ class Client(BatchWriter, LogReader, PatternUser):
     @property
     def network(self) -> str:
         """The name of the network that the client is connected to."""
-        return self._roaming.network
+        return self._connections.network
 
     @property
     def is_connected(self) -> bool:
         """Whether the client is connected to `broker` now."""
-        home = self._roaming.home
+        home = self._connections.home
         return home is not None and home.is_connected
 
     @property
@@ -362,7 +362,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._subscriptions.settle()
         self._patterns.settle()
         self._end(ClosedError("the client is closed"), None)
-        await self._roaming.wait_until_left()
+        await self._connections.wait_until_left()
 
     def abandon(self, why: ClosedError) -> None:
         """Close the client immediately, without waiting for confirmations or acknowledging
@@ -380,7 +380,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._patterns.close(why)
         self._subscriptions.close(failure)
         self._outbox.close(why)
-        self._roaming.close(str(why))
+        self._connections.close(str(why))
         if self._state is not None:
             self._state.close()
         if self._trace is not None:
@@ -425,9 +425,9 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     def publisher_moved(self) -> None:
         """Send events to the new origin from now on."""
-        assert self._roaming.origin is not None
+        assert self._connections.origin is not None
         self._advertisements.tell()
-        self._outbox.move_to(self._roaming.origin)
+        self._outbox.move_to(self._connections.origin)
         self._outbox.pump()
 
     def connected(self, uplink: BrokerConnection, effects: SessionEffects) -> None:
@@ -441,12 +441,12 @@ class Client(BatchWriter, LogReader, PatternUser):
     def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
         """Route an effect of a session to the part that it concerns."""
         if isinstance(effect, DeliverToApplication):
-            if uplink is self._roaming.home:
+            if uplink is self._connections.home:
                 self._subscriptions.deliver(effect)
         elif isinstance(effect, Confirm):
             self._outbox.confirmed(effect)
             self._advertisements.settled()
-            self._roaming.settle_publisher()
+            self._connections.settle_publisher()
             self._outbox.pump()
         elif isinstance(effect, TellPublishRefused):
             is_spent = self._outbox.refused(effect)
@@ -454,7 +454,7 @@ class Client(BatchWriter, LogReader, PatternUser):
             if is_spent:
                 uplink.is_spent = True
                 self._batches.abandon(uplink, effect.reason)
-                self._roaming.settle_publisher()
+                self._connections.settle_publisher()
                 uplink.cut("the publisher starts a new session")
         elif isinstance(effect, TellCut) and not effect.subscription:
             if effect.code == REPLACED:
@@ -467,29 +467,29 @@ class Client(BatchWriter, LogReader, PatternUser):
             self._fetches.answered(uplink, effect)
         elif isinstance(effect, TellDefined):
             self._patterns.answered(uplink, effect)
-        elif uplink is self._roaming.home:
+        elif uplink is self._connections.home:
             self._subscriptions.hear(effect)
 
     def progressed(self, uplink: BrokerConnection, frame: AnyClientFrame) -> None:
         """Note the progress that a processed frame has made."""
-        if uplink is self._roaming.home:
+        if uplink is self._connections.home:
             self._subscriptions.progressed(frame)
 
     def settled(self, uplink: BrokerConnection) -> None:
         """Finish a group of frames that were received together."""
-        if uplink is self._roaming.home:
+        if uplink is self._connections.home:
             self._subscriptions.settled()
 
     def lost(self, uplink: BrokerConnection, reason: str) -> None:
         """React to a lost connection."""
         if self._closed is None:
-            self._roaming.note_lost(uplink, reason)
+            self._connections.note_lost(uplink, reason)
             self._fetches.lost(uplink)
             self._patterns.lost(uplink)
             self._subscriptions.lost(uplink)
-            if uplink is not self._roaming.home:
+            if uplink is not self._connections.home:
                 uplink.session.disconnected(asyncio.get_running_loop().time())
-            self._roaming.lost(uplink)
+            self._connections.lost(uplink)
 
 
 async def connect(
@@ -533,12 +533,12 @@ async def connect(
     trace_file = None
     try:
         trace_file = None if trace is None else Trace(Path(trace))
-        roaming = BrokerConnections(
+        connections = BrokerConnections(
             parsed, name=client_name, network=network, tls=context, options=options, limits=limits
         )
         is_named = name is not None or persisted is not None
         client = Client(
-            roaming,
+            connections,
             client_name,
             is_named,
             options=options,
@@ -550,9 +550,9 @@ async def connect(
         if persisted is not None:
             persisted.close()
         raise
-    roaming.begin(client, client)
+    connections.begin(client, client)
     try:
-        await roaming.wait_for_home(options.connect_within_s)
+        await connections.wait_for_home(options.connect_within_s)
     except BaseException as error:
         client.abandon(ClosedError(str(error)))
         raise

@@ -42,8 +42,8 @@ class _LostError(ClientError):
 class PatternRequests:
     """The pattern requests of one client. See the rules at the top of this module."""
 
-    def __init__(self, roaming: BrokerConnections, options: ClientOptions) -> None:
-        self._roaming = roaming
+    def __init__(self, connections: BrokerConnections, options: ClientOptions) -> None:
+        self._connections = connections
         self._options = options
         self._waiting: dict[tuple[BrokerConnection, int], _Promise] = {}
         self._moved = asyncio.Event()
@@ -93,7 +93,7 @@ class PatternRequests:
 
     def drop_soon(self, pattern_id: str) -> None:
         """Request the end of a pattern without waiting for the answer."""
-        home = self._roaming.home
+        home = self._connections.home
         if home is not None and home.is_connected and self._closed is None:
             request, effects = home.session.defining.drop(pattern_id)
             home.perform(effects)
@@ -101,7 +101,7 @@ class PatternRequests:
 
     def keep(self, patterns: Sequence[str]) -> None:
         """Renew patterns at the broker."""
-        home = self._roaming.home
+        home = self._connections.home
         if home is not None and patterns:
             home.perform(home.session.defining.keep(patterns))
 
@@ -131,7 +131,7 @@ class PatternRequests:
                         self._moved.clear()
                         await self._moved.wait()
         except TimeoutError:
-            home_now = self._roaming.home
+            home_now = self._connections.home
             where = "" if home_now is None else f" by {home_now.broker!r}"
             raise PatternUnknownError(
                 f"{what} was not answered{where} within {bound_s:g} s; it {advice} again"
@@ -148,11 +148,11 @@ class PatternRequests:
             del self._waiting[home, request]
             home.session.defining.withdraw(request)
             if self._closed is None:
-                self._roaming.settle_publisher()
+                self._connections.settle_publisher()
 
     async def _home(self) -> BrokerConnection:
         """Wait for a connected home."""
-        while (home := self._roaming.home) is None or not home.is_connected:
+        while (home := self._connections.home) is None or not home.is_connected:
             self._check_open()
             self._moved.clear()
             await self._moved.wait()

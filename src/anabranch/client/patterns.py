@@ -298,18 +298,18 @@ class Patterns:
 
     def __init__(
         self,
-        roaming: BrokerConnections,
+        connections: BrokerConnections,
         options: ClientOptions,
         limits: Limits,
         subscriptions: Subscriptions,
         subscribe: _Subscribe,
     ) -> None:
-        self._roaming = roaming
+        self._connections = connections
         self._options = options
         self.limits = limits
         self._subscriptions = subscriptions
         self.subscribe = subscribe
-        self._requests = PatternRequests(roaming, options)
+        self._requests = PatternRequests(connections, options)
         self._renewal = PatternRenewal(self._requests, options)
 
     def within_s(self, given_s: float | None) -> float:
@@ -425,7 +425,7 @@ class Patterns:
     def connected(self, uplink: BrokerConnection) -> None:
         """Resume on a new connection."""
         self._requests.moved()
-        if uplink is self._roaming.home:
+        if uplink is self._connections.home:
             self._renewal.connected()
 
     def lost(self, uplink: BrokerConnection) -> None:

@@ -490,8 +490,8 @@ class ClientAdvertisements:
     State: the advertisements. The application makes them again after a restart.
     """
 
-    def __init__(self, roaming: BrokerConnections, outbox: Outbox) -> None:
-        self._roaming = roaming
+    def __init__(self, connections: BrokerConnections, outbox: Outbox) -> None:
+        self._connections = connections
         self._outbox = outbox
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -559,7 +559,7 @@ class ClientAdvertisements:
 
     def tell(self) -> None:
         """Send the advertisements to the origin (rule 1)."""
-        origin = self._roaming.origin
+        origin = self._connections.origin
         if origin is not None:
             in_force = (*self._announced, *self._withdrawing) if self._announced else ()
             origin.perform(origin.session.advertise(in_force))

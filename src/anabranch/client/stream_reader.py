@@ -93,8 +93,10 @@ def refusal(refused: Refused) -> FetchRefusedError:
 class Fetches:
     """The fetch requests of one client. See the rules at the top of this module."""
 
-    def __init__(self, roaming: BrokerConnections, options: ClientOptions, limits: Limits) -> None:
-        self._roaming = roaming
+    def __init__(
+        self, connections: BrokerConnections, options: ClientOptions, limits: Limits
+    ) -> None:
+        self._connections = connections
         self._options = options
         self._limits = limits
         self._waiting: dict[tuple[BrokerConnection, int], asyncio.Future[Answer]] = {}
@@ -167,7 +169,7 @@ class Fetches:
                 if now >= deadline:
                     raise ConnectError(
                         f"the connection was lost repeatedly for {within_s:g} s:"
-                        f" {self._roaming.problems()}"
+                        f" {self._connections.problems()}"
                     ) from None
 
     async def _asked(self, ask: _Ask, broker: str) -> "asyncio.Future[Answer]":
@@ -191,14 +193,14 @@ class Fetches:
         """Return the connection to the home, which must be `broker` if that is not ""."""
         try:
             async with asyncio.timeout(self._options.connect_within_s):
-                while (home := self._roaming.home) is None or not home.is_connected:
+                while (home := self._connections.home) is None or not home.is_connected:
                     self._check_open()
                     self._moved.clear()
                     await self._moved.wait()
         except TimeoutError:
             raise ConnectError(
                 f"no broker could be reached within {self._options.connect_within_s:g} s:"
-                f" {self._roaming.problems()}"
+                f" {self._connections.problems()}"
             ) from None
         self._check_open()
         if broker and home.broker != broker:

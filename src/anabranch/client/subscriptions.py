@@ -9,7 +9,7 @@ Rules:
 2. Reliable subscriptions end with their connection. The client requests them again after the
    received ticks. If the logs still hold what follows, the application notices nothing; otherwise
    it gets `SubscriptionCutError`. A gap is never hidden.
-3. Best-effort subscriptions start again from now; the gap is skipped.
+3. Best-effort subscriptions start again and skip the gap.
 4. A durable subscription of which this client has no record may still exist, so the client first
    looks for its owner and creates it only if no broker has it. `new` skips the lookup; `must_exist`
    prevents the creation.

@@ -26,10 +26,10 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_names(path: Path) -> None:
-    """Wait until the names that lead to a directory are on disk, as far as that can be asked for.
+    """Sync the names on the path to a directory, as far as permitted.
 
-    A directory above that this process may not read, or that cannot be synced, was not made by
-    it."""
+    A parent directory that this process may not read or sync was not created by it.
+    """
     parent, *above = path.absolute().parents
     sync_directory(parent)
     for directory in above:
@@ -41,18 +41,18 @@ def sync_names(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file as a whole or not at all, and have it on disk."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
+    """Replace a file atomically and durably."""
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    beside.replace(path)
+    temporary.replace(path)
     sync_directory(path.parent)
 
 
 def read_pieces(path: Path, piece_bytes: int, see: Callable[[bytes], None]) -> int:
-    """Show a file piece by piece; returns its length."""
+    """Pass a file to `see` in pieces; return its length."""
     length = 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(piece_bytes):
@@ -68,9 +68,10 @@ def take_lock(
     taken: str = "",
     advice: str = "stop that first, or give another directory",
 ) -> int:
-    """Hold the directory until the descriptor that is returned is closed.
+    """Lock the directory until the returned descriptor is closed.
 
-    `taken` and `advice` are for whoever comes second, with the holder in between."""
+    `taken` and `advice` are the error for a second process, with the holder in between.
+    """
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

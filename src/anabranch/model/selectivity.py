@@ -198,15 +198,15 @@ def _share(known: _Known, values: _Set, holds: Holds | None) -> Estimate:
     rest = max(total - sum(count for _, count in known.top), 0)
     mean = min(rest / max(known.distinct - len(known.top), 1), known.rest_max)
     low, high = frequent.wanted_low, 1 - frequent.unwanted_low
-    in_ranges = sum(each.share for each in values.ranges)
+    in_ranges = sum(estimate.share for estimate in values.ranges)
     if holds is None:
-        low = max(low, sum(max(each.low, 0.0) for each in values.ranges))
+        low = max(low, sum(max(estimate.low, 0.0) for estimate in values.ranges))
         share = in_ranges + frequent.single + values.rare * mean / total
     else:
         # The further condition holds for as large a share of rare values as of frequent ones.
         unseen = max(in_ranges - frequent.in_ranges, 0.0) + values.rare * mean / total
         share = frequent.wanted + unseen * frequent.ratio
-    most = sum(min(each.high, 1.0) for each in values.ranges) + frequent.single
+    most = sum(min(estimate.high, 1.0) for estimate in values.ranges) + frequent.single
     high = min(high, most + values.rare * known.rest_max / total, 1.0)
     high = max(high, low)
     return Estimate(min(max(share, low), high), low, high)
@@ -267,7 +267,7 @@ def selectivity(stream: StreamStatistics, filter: Filter, exact_max: int = EXACT
     conjunctions = filter.conjunctions
     if not conjunctions or not stream.events:
         return _NOTHING
-    parts = [_conjunction_share(stream, each) for each in conjunctions]
+    parts = [_conjunction_share(stream, conjunction) for conjunction in conjunctions]
     low = max(part.low for part in parts)
     high = min(1.0, sum(part.high for part in parts))
     share = _union_share(stream, conjunctions, parts, exact_max)
@@ -281,8 +281,8 @@ def events_per_s(
 
     `exact_max` as for `selectivity`.
     """
-    rated = [(each, each.rate_per_s) for each in streams if each.rate_per_s is not None]
-    rates = [rate * selectivity(each, filter, exact_max).share for each, rate in rated]
+    rated = [(stream, stream.rate_per_s) for stream in streams if stream.rate_per_s is not None]
+    rates = [rate * selectivity(stream, filter, exact_max).share for stream, rate in rated]
     return sum(rates) if rates else None
 
 
@@ -291,7 +291,7 @@ def together(parts: Sequence[tuple[int, Estimate]]) -> Estimate:
     total = sum(events for events, _ in parts)
     if not total:
         return _NOTHING
-    shares = [sum(n * each[i] for n, each in parts) / total for i in range(3)]
+    shares = [sum(n * estimate[i] for n, estimate in parts) / total for i in range(3)]
     return Estimate(*shares)
 
 
@@ -328,9 +328,9 @@ def _intersection(conjunctions: Sequence[Conjunction]) -> Conjunction | None:
     """Return the conjunction of these conjunctions; None if nothing satisfies it."""
     sets: dict[str, ValueSet] = {}
     residue: list[Expression] = []
-    for each in conjunctions:
-        residue += each.residue
-        for name, values in each.constraints:
+    for conjunction in conjunctions:
+        residue += conjunction.residue
+        for name, values in conjunction.constraints:
             sets[name] = sets.get(name, EVERYTHING).intersection(values)
             if sets[name].is_empty():
                 return None
@@ -357,12 +357,12 @@ def _residues_by_attribute(
     """Split residues into those on a single attribute, by its name, and the others."""
     alone: dict[str, list[Expression]] = {}
     others: list[Expression] = []
-    for each in residue:
-        names = _names_in(each)
+    for part in residue:
+        names = _names_in(part)
         if len(names) == 1:
-            alone.setdefault(names.pop(), []).append(each)
+            alone.setdefault(names.pop(), []).append(part)
         else:
-            others.append(each)
+            others.append(part)
     return alone, others
 
 
@@ -408,10 +408,12 @@ def _presence(stream: StreamStatistics, parts: Sequence[_Part]) -> Estimate:
         return _NOTHING
     shared = [_both(stream, known, rarest, part) for part in others]
     low = (
-        max(0.0, sum(each.low for each in shared) - (len(others) - 1) * first) if others else first
+        max(0.0, sum(estimate.low for estimate in shared) - (len(others) - 1) * first)
+        if others
+        else first
     )
-    high = min([first, *(each.high for each in shared)])
-    return _clipped(first * prod(each.share / first for each in shared), low, high)
+    high = min([first, *(estimate.high for estimate in shared)])
+    return _clipped(first * prod(estimate.share / first for estimate in shared), low, high)
 
 
 def _both(
@@ -454,6 +456,6 @@ def _test(name: str, residue: Sequence[Expression]) -> Holds:
 
     def holds(value: Value | None) -> bool:
         attributes = {} if value is None else {name: value}
-        return all(evaluate(each, attributes) is True for each in residue)
+        return all(evaluate(part, attributes) is True for part in residue)
 
     return holds

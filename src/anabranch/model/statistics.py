@@ -209,7 +209,7 @@ def _problems(stream: StreamStatistics, limits: StatisticsLimits) -> Iterator[st
             yield f"{name!r}: a count is negative"
         for values in (attribute.numbers, attribute.texts):
             if values is not None:
-                yield from (f"{name!r}: {each}" for each in _value_problems(values, limits))
+                yield from (f"{name!r}: {problem}" for problem in _value_problems(values, limits))
     for pair in stream.pairs:
         yield from _pair_problems(pair, stream)
 
@@ -276,13 +276,15 @@ _decoder = msgspec.msgpack.Decoder(tuple[StreamStatistics, ...])
 
 def excerpt_of(statistics: Statistics, stream: str) -> bytes:
     """Return the excerpt of one stream; b"" if there are no statistics of it."""
-    known = [each for each in statistics.streams if each.stream == stream]
-    chosen = [each for each in known if not each.filter][:1] or known[:STREAMS_MAX]
+    known = [candidate for candidate in statistics.streams if candidate.stream == stream]
+    chosen = [candidate for candidate in known if not candidate.filter][:1] or known[:STREAMS_MAX]
     if not chosen:
         return b""
     attributes, buckets, top = ATTRIBUTES_MAX, BUCKETS_MAX, TOP_MAX
     while True:
-        data = _encoder.encode([_coarser(each, attributes, buckets, top) for each in chosen])
+        data = _encoder.encode(
+            [_coarser(candidate, attributes, buckets, top) for candidate in chosen]
+        )
         if len(data) <= EXCERPT_BYTES_MAX:
             return data
         if buckets > 4:
@@ -308,9 +310,9 @@ def read_excerpt(data: bytes) -> tuple[StreamStatistics, ...]:
         found = _decoder.decode(data)
         if len(found) > STREAMS_MAX:
             raise RemoteError(f"statistics of {len(found)} advertisements; at most {STREAMS_MAX}")
-        for each in found:
-            check_stream(each, _LIMITS)
-            if each.rate_per_s is not None and not isfinite(each.rate_per_s):
+        for candidate in found:
+            check_stream(candidate, _LIMITS)
+            if candidate.rate_per_s is not None and not isfinite(candidate.rate_per_s):
                 raise RemoteError("statistics with a rate that is not finite")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, StatisticsError) as error:
         raise RemoteError(f"invalid statistics arrived: {error}") from error
@@ -327,7 +329,7 @@ def _coarser(stream: StreamStatistics, attributes: int, buckets: int, top: int) 
         stream,
         periods=(),
         attributes=kept,
-        pairs=tuple(each for each in stream.pairs if each.one in kept and each.other in kept),
+        pairs=tuple(pair for pair in stream.pairs if pair.one in kept and pair.other in kept),
         paired=tuple(name for name in stream.paired if name in kept),
     )
 
@@ -339,8 +341,8 @@ def _coarser_attribute(known: AttributeStatistics, buckets: int, top: int) -> At
 
 
 def _coarser_values(known: Values, buckets: int, top: int) -> Values:
-    included = [each for each in known.top if len(str(each[0])) <= _TEXT_MAX][:top]
-    excluded: list[int] = [each[1] for each in known.top if each not in included]
+    included = [entry for entry in known.top if len(str(entry[0])) <= _TEXT_MAX][:top]
+    excluded: list[int] = [entry[1] for entry in known.top if entry not in included]
     bounds, error = _fewer(known.bounds, buckets)
     return replace(
         known,

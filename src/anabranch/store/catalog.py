@@ -1,18 +1,18 @@
-"""The catalog: what a broker remembers beside its log, in sqlite.
+"""The catalog: the durable state of a broker besides its log, in SQLite.
 
-Tables of keys and values, as the core puts them, and two facts about the log. Rules:
+It holds tables of keys and values, as the core puts them, and two facts about the log. Rules:
 
-1. sqlite in WAL mode with `synchronous=FULL`: what `commit` returned from is on disk.
-2. Puts go in in their order, all of one commit or none.
-3. With every commit goes the newest tick of the log that was synced before it, and with every new
-   segment its first tick. After a crash the log has to have both; if not, it lost its end, which
-   the log alone could not tell (rule 7 of `segment`).
-4. Every row has a CRC of its own, because sqlite has none. A row whose CRC is wrong, or whose name,
-   key or value has another type than it was given, is *damaged*: it is told apart from the others,
-   and what follows is for the core to say (`core.catalog_recovery`). A file that sqlite cannot
-   read, or that lacks the facts about the log, is refused.
+1. SQLite runs in WAL mode with `synchronous=FULL`: when `commit` returns, everything is on disk.
+2. Puts are applied in order, all of one commit or none.
+3. Every commit includes the newest tick of the log that was synced before it, and every new segment
+   records its first tick. After a crash the log must have both; otherwise it lost its end, which
+   the log alone could not detect (rule 7 of `segment`).
+4. Every row has its own CRC, because SQLite has none. A row with a wrong CRC, or whose name, key or
+   value has an unexpected type, is *damaged*: it is kept apart, and the core decides what follows
+   (`core.catalog_recovery`). A file that SQLite cannot read, or that lacks the facts about the log,
+   is refused.
 
-One thread at a time uses it. All of it survives a crash, that is what it is for.
+It is used by one thread at a time. All of it survives a crash.
 """
 
 import sqlite3
@@ -25,7 +25,7 @@ import msgspec
 from anabranch.core.contract import DamagedRecord
 from anabranch.model.errors import LocalError
 
-#: Table, key, value; None forgets the key.
+#: Table, key, value; None deletes the key.
 PutRow = tuple[str, str, bytes | None]
 Tables = dict[str, dict[str, bytes]]
 
@@ -45,15 +45,15 @@ _NO_ROOM = sqlite3.SQLITE_FULL
 
 
 class CatalogFullError(LocalError):
-    """There is no room for a commit; the catalog is as it was before."""
+    """There is no space for a commit; the catalog is unchanged."""
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """What the catalog knows of the log."""
+    """The facts about the log in the catalog."""
 
     #: Ticks up to this one were synced.
     synced_tick: int = 0
-    #: The first tick of the newest segment, which is there with its header; 0 if none is.
+    #: The first tick of the newest segment, whose header is on disk; 0 if there is none.
     begun_tick: int = 0
 
 
@@ -62,7 +62,7 @@ class Catalog:
 
     __slots__ = (
         "_connection",
-        "_odd",
+        "_damaged_keys",
         "_page_bytes",
         "_path",
         "damaged",
@@ -79,9 +79,9 @@ class Catalog:
             )
             self._prepare()
             self.facts = self._read_facts()
-            #: Name and key of damaged rows as they are told → as they are in the file.
-            self._odd: dict[tuple[str, str], tuple[object, object]] = {}
-            #: Rows that are not in `tables` because they cannot be believed.
+            #: Reported name and key of damaged rows → as they are in the file.
+            self._damaged_keys: dict[tuple[str, str], tuple[object, object]] = {}
+            #: Damaged rows, which are not in `tables`.
             self.damaged: list[DamagedRecord] = []
             self.tables = self._read()
             (self._page_bytes,) = self._one("PRAGMA page_size")
@@ -95,15 +95,15 @@ class Catalog:
         execute = self._connection.execute
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
-        # Where sqlite was built to overwrite what is deleted, forgetting would take as much room in
-        # the journal as remembering did; what was staged can be hundreds of megabytes.
+        # If SQLite is built to overwrite deleted data, deleting takes as much space in the journal
+        # as writing did; staged events can be hundreds of megabytes.
         execute("PRAGMA secure_delete = OFF")
         version = self._one("PRAGMA user_version")[0]
         if version == 0:
             self._connection.executescript(f"BEGIN;{_SCHEMA}COMMIT;")
         elif version != _VERSION:
             raise LocalError(
-                f"{self._path} has format {version}, this program knows only {_VERSION};"
+                f"{self._path} has format {version}, this program supports only {_VERSION};"
                 " start the version that wrote it"
             )
 
@@ -120,14 +120,14 @@ class Catalog:
         numbers = [fact for fact in facts if isinstance(fact, int) and fact >= 0]
         if len(numbers) != len(facts):
             raise LocalError(
-                f"the catalog {self._path} is corrupt: what it says about the log is no number;"
+                f"the catalog {self._path} is corrupt: its facts about the log are not numbers;"
                 " put a good copy in its place"
             )
         return LogFacts(*numbers)
 
     def _read(self) -> Tables:
         tables: Tables = {}
-        # Text that is not UTF-8 is a damaged row, and no reason to stop.
+        # Text that is not UTF-8 makes a damaged row, not an error.
         self._connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         for name, key, value, crc in self._connection.execute(
             "SELECT name, key, value, crc FROM entry"
@@ -141,20 +141,20 @@ class Catalog:
         return tables
 
     def _set_apart(self, name: object, key: object, value: object, flaw: str) -> None:
-        told = _printable(name), _printable(key)
-        while told in self._odd:
-            told = told[0], f"{told[1]}'"
-        self._odd[told] = name, key
+        reported = _printable(name), _printable(key)
+        while reported in self._damaged_keys:
+            reported = reported[0], f"{reported[1]}'"
+        self._damaged_keys[reported] = name, key
         data = value if isinstance(value, bytes) else _printable(value).encode()
-        self.damaged.append(DamagedRecord(*told, data, flaw))
+        self.damaged.append(DamagedRecord(*reported, data, flaw))
 
     def _delete(self, name: str, key: str) -> None:
-        found = self._odd.pop((name, key), None)
+        found = self._damaged_keys.pop((name, key), None)
         if found is None:
             self._connection.execute("DELETE FROM entry WHERE name = ? AND key = ?", (name, key))
             return
-        # As text that sqlite does not look into, or as whatever else it was.
-        is_text = [isinstance(each, str) for each in found]
+        # As text that SQLite does not decode, or as its actual type.
+        is_text = [isinstance(part, str) for part in found]
         self._connection.execute(
             "DELETE FROM entry WHERE name = iif(?, CAST(? AS TEXT), ?)"
             " AND key = iif(?, CAST(? AS TEXT), ?)",
@@ -169,12 +169,12 @@ class Catalog:
         )
 
     def commit(self, puts: Iterable[PutRow], facts: LogFacts) -> None:
-        """Have all of this on disk; `CatalogFullError` if there is no room."""
+        """Write all of this to disk; raise `CatalogFullError` if there is no space."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
             for name, key, value in puts:
-                if value is None or (name, key) in self._odd:
+                if value is None or (name, key) in self._damaged_keys:
                     self._delete(name, key)
                 if value is not None:
                     row = (name, key, value, _crc(name, key, value))
@@ -193,13 +193,12 @@ class Catalog:
         self.facts = facts
 
     def _count_unused(self) -> None:
-        """What was deleted leaves room in the file, which does not shrink."""
+        """Update the free space in the file, which does not shrink after deletions."""
         (pages,) = self._one("PRAGMA freelist_count")
-        #: Bytes that can be put before the file grows. Other threads may look.
+        #: Bytes that can be written before the file grows. Other threads may read it.
         self.unused_bytes = pages * self._page_bytes
 
     def close(self) -> None:
-        """Done with it."""
         self._connection.close()
 
 
@@ -208,22 +207,22 @@ def _crc(name: str, key: str, value: bytes) -> int:
 
 
 def _flaw(name: object, key: object, value: object, crc: object) -> str:
-    """What is wrong with a row; "" if nothing is."""
+    """Return what is wrong with a row; "" if nothing is."""
     if not (isinstance(name, str) and isinstance(key, str) and isinstance(value, bytes)):
-        return "its name, key or value has a type that nobody wrote"
+        return "its name, key or value has an unexpected type"
     try:
         is_same = _crc(name, key, value) == crc
     except UnicodeEncodeError:
-        return "its name or key is no text"
+        return "its name or key is not text"
     return "" if is_same else "it was changed after it was written"
 
 
 def _raw(value: object) -> object:
-    """A value as the bytes it is in the file, if it is text."""
+    """Return text as its bytes in the file; other values unchanged."""
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
 
 
 def _printable(value: object) -> str:
-    """A text that can be told and stored, whatever was in the file."""
+    """Return a value as text that can be reported and stored."""
     raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
     return raw.decode("utf-8", "backslashreplace")

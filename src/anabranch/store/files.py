@@ -1,14 +1,26 @@
-"""Files that survive: written at a place, synced, reserved ahead, replaced as a whole.
+"""Durable files and the state directory of a broker.
 
-Nothing here knows what is in the files. Rules:
+Durable files are written at offsets, synced, reserved ahead, and replaced atomically. Rules:
 
-1. What `sync` returned from is on disk. A name in a directory is, after `sync_directory`.
-2. `reserve` makes room that a later write cannot be denied; it says False if there is none. Every
-   other failure is an `OSError` with the file's name, and what the file then holds is not known
+1. When `sync` returns, the data is on disk. A name in a directory is on disk after
+   `sync_directory`.
+2. `reserve` allocates space for later writes; it returns False if there is none. Every other
+   failure is an `OSError` with the file's name, after which the content of the file is undefined
    (see `segment`, W4).
-3. `write_whole` replaces a file by another in one step: a crash leaves the old or the new one.
+3. `write_whole` replaces a file atomically: a crash leaves the old or the new one.
 
-`DiskFile` is also the seam at which tests put disks that fail.
+`DiskFile` is also the seam at which tests inject failing disks.
+
+State directory:
+
+4. One process at a time uses a directory. The operating system releases the lock when its holder
+   dies.
+5. A directory belongs permanently to one broker of one network. Another broker is refused, because
+   its ticks and cursors have a different meaning.
+6. All names on the path to a new directory are synced, because it is unknown which of them this
+   start created, or an interrupted one before it.
+7. In a new directory, the identity is written after the catalog and before the log. If the identity
+   exists, the catalog must exist too; a log without an identity means that something was removed.
 """
 
 import errno
@@ -25,7 +37,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFile:
-    """A file that is written at given places by one thread."""
+    """A file that one thread writes at given offsets."""
 
     __slots__ = ("_descriptor", "path")
 
@@ -35,7 +47,7 @@ class DiskFile:
         self._descriptor = os.open(path, flags, 0o644)
 
     def write(self, data: bytes, offset: int) -> None:
-        """Put these bytes there, unsynced."""
+        """Write bytes at an offset, unsynced."""
         try:
             written = os.pwrite(self._descriptor, data, offset)
             while written < len(data):
@@ -51,7 +63,7 @@ class DiskFile:
             raise self._named(error) from error
 
     def reserve(self, start: int, end: int) -> bool:
-        """Make room for bytes up to `end`, zeros from `start` on; False if there is none."""
+        """Allocate space up to `end`, zeros from `start` on; return False if there is none."""
         try:
             os.posix_fallocate(self._descriptor, start, end - start)
         except OSError as error:
@@ -61,42 +73,26 @@ class DiskFile:
         return True
 
     def cut(self, length: int) -> None:
-        """Let the file end there, unsynced."""
+        """Truncate or extend the file, unsynced."""
         os.ftruncate(self._descriptor, length)
 
     def _named(self, error: OSError) -> OSError:
         return OSError(error.errno, error.strerror, str(self.path))
 
     def close(self) -> None:
-        """Done with it."""
         os.close(self._descriptor)
 
 
 class OpenFile(Protocol):
-    """How files of the log are opened. Tests bring one of their own."""
+    """Opens files of the log. Tests replace it."""
 
     def __call__(self, path: Path, *, fresh: bool = False) -> DiskFile:
-        """The file there; a `fresh` one must not exist yet."""
+        """Open the file; a `fresh` one must not exist yet."""
 
 
 def is_no_room(error: OSError) -> bool:
-    """Whether this error says that the disk is full."""
+    """Return whether the error means that the disk is full."""
     return error.errno in _NO_ROOM
-
-
-# The state directory of one broker: whose it is, and who uses it now.
-#
-#
-# Rules:
-#
-# 1. One process at a time. The operating system gives the lock back when its holder dies.
-# 2. A directory belongs to one broker of one network for good. Another one is refused, because its
-#    ticks and cursors would mean something else.
-# 3. The names that lead to a new directory are synced too, all of them: which ones this start made,
-#    and which ones a start before it that was interrupted, is not known.
-# 4. When a directory is made, the identity is written after the catalog and before the log. So
-#    where it is, the catalog must be too; and where there is a log without it, something was taken
-#    away.
 
 
 DIRECTORY_FORMAT = 1
@@ -106,7 +102,7 @@ _IDENTITY = "identity.toml"
 
 
 class StateDirectory:
-    """A state directory that this process holds."""
+    """A state directory that this process has locked."""
 
     __slots__ = ("_lock", "is_new", "path")
 
@@ -118,7 +114,7 @@ class StateDirectory:
         except OSError as error:
             raise LocalError(
                 f"the state directory {path} cannot be used: {error.strerror}"
-                f" ({error.filename}); mend that, or give the broker another directory"
+                f" ({error.filename}); fix that, or give the broker another directory"
             ) from error
         try:
             self.is_new = not _has_identity(path, network, broker)
@@ -127,46 +123,46 @@ class StateDirectory:
             raise
 
     def establish(self, network: str, broker: str) -> None:
-        """The catalog of a new directory is there: say whose it is."""
+        """Write the identity of a new directory, once its catalog exists."""
         if self.is_new:
             write_whole(self.path / _IDENTITY, _identity(network, broker))
             sync_names(self.path)
             self.is_new = False
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._lock)
 
 
 def read_identity(path: Path) -> tuple[str, str]:
-    """Network and broker of a state directory."""
+    """Return network and broker of a state directory."""
     file = path / _IDENTITY
     try:
         data = file.read_bytes()
         found = tomllib.loads(data.decode())
         format_version, network, broker = found["format"], found["network"], found["broker"]
     except FileNotFoundError:
-        raise LocalError(f"{path} is no state directory: {_IDENTITY} is missing") from None
+        raise LocalError(f"{path} is not a state directory: {_IDENTITY} is missing") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError) as error:
         raise _damaged(file, str(error)) from None
     if not (isinstance(network, str) and isinstance(broker, str)):
-        raise _damaged(file, "names are no text")
+        raise _damaged(file, "names are not text")
     if data != _identity(network, broker, format_version):
         raise _damaged(file, "its CRC is wrong")
     if format_version != DIRECTORY_FORMAT:
         raise LocalError(
-            f"{path} has format {format_version}, this program knows only {DIRECTORY_FORMAT};"
+            f"{path} has format {format_version}, this program supports only {DIRECTORY_FORMAT};"
             " start the version that wrote it"
         )
     return network, broker
 
 
 def _has_identity(path: Path, network: str, broker: str) -> bool:
-    """Whether the directory is this broker's; False if it is nobody's yet."""
+    """Return whether the directory is this broker's; False if it has no owner yet."""
     if not (path / _IDENTITY).exists():
         if any((path / LOG).glob("*.segment")):
             raise LocalError(
-                f"{path} holds a log, but {_IDENTITY} is missing, which says whose it is;"
+                f"{path} contains a log, but {_IDENTITY}, which names its owner, is missing;"
                 " restore it from a copy"
             )
         return False
@@ -174,7 +170,7 @@ def _has_identity(path: Path, network: str, broker: str) -> bool:
     if found != (network, broker):
         raise LocalError(
             f"the state directory {path} belongs to broker {found[1]!r} of network {found[0]!r},"
-            f" not to {broker!r} of {network!r}; give this broker a directory of its own"
+            f" not to {broker!r} of {network!r}; give this broker its own directory"
         )
     if not (path / CATALOG).exists():
         raise LocalError(f"{path / CATALOG} is missing; restore it from a copy")

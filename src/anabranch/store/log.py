@@ -1,21 +1,32 @@
-"""The log of a stream: segments in a directory, one of which is being written.
+"""The segmented log of a stream: reading, opening and writing.
 
     log/00000000000000000001.segment    ticks from 1 on, full
     log/00000000000000000001.index      its sparse index
     log/00000000000000004711.segment    ticks from 4711 on, the last one
 
-One thread writes; others read by `pieces`. The duties W1 to W4 of `segment` are done here. Rules:
+One thread writes; others read from `pieces`. This module fulfils the duties W1 to W4 of `segment`.
+Writing:
 
-1. What is appended can be read at once, and is durable when `sync` returns.
-2. Room is reserved ahead of what is written. When it cannot be had the log is *full*: what is left
-   of the reserve can still be used, so that what was under way when the news came finds room.
-3. A segment over its size is left for a new one after a sync. If there is no room for a new one,
-   the old one goes on.
-4. Records are deleted by whole segments, the oldest first, and never the last one: it knows the
+1. Appended records can be read at once, and are durable when `sync` returns.
+2. Space is reserved ahead of writes. If it cannot be reserved, the log is *full*: the rest of the
+   reserve can still be used, so that operations in progress find space.
+3. After a sync, a segment over its size is replaced by a new one. If there is no space for a new
+   one, the old one continues.
+4. Records are deleted by whole segments, the oldest first, and never the last one: it has the
    newest tick.
-5. Zeros are written ahead into what is reserved, with a sync that is due anyway. A write over
-   blocks that have been written is synced in about half the time of one into blocks that are only
-   reserved: the file system has nothing to note down about it.
+5. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
+   written blocks takes about half the time of a write into blocks that are only reserved: the file
+   system has no metadata to update.
+
+Reading. A *piece* describes one segment for readers. The pieces of a log are in tick order, without
+gaps. Only the writer changes a piece; any thread reads it.
+
+6. Reading starts at the point of the sparse index before the requested record, and checks the CRC
+   of every entry on the way.
+7. It never goes beyond the end of a piece, which moves only after more was written.
+8. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are the
+   oldest, so nothing is skipped.
+9. An unreadable entry is corrupt: it was readable when the log was opened.
 """
 
 import contextlib
@@ -56,26 +67,11 @@ from anabranch.store.segment import (
     segment_header,
 )
 
-# Reading a log: records by tick and by time, out of segments that may still be written to.
-#
-# A *piece* is what a reader needs to know of one segment. The pieces of a log are in the order of
-# their ticks, without a gap. Rules:
-#
-# 1. Reading starts at the point of the sparse index before what is wanted, and checks the CRC of
-#    every entry on its way.
-# 2. It never goes beyond the end of a piece, which moves only when more has been written.
-# 3. A segment that is not there any more was deleted, and reading ends before it. The deleted ones
-#    are the oldest, so nothing is skipped.
-# 4. An entry that cannot be read is corrupt: it could be, when the log was opened.
-#
-# A piece is changed by the writer alone, and read by anybody.
-
-
 _CHUNK_BYTES = 262_144
 
 
 class Piece:
-    """What is known of one segment."""
+    """A segment, as readers see it."""
 
     __slots__ = ("end_offset", "first_tick", "last_tick", "path", "points", "salt")
 
@@ -83,16 +79,16 @@ class Piece:
         self.path = path
         self.first_tick = first_tick
         self.salt = salt
-        #: Invariant: it only ever grows; there is one for the first record, if there is any.
+        #: Invariant: append-only; has a point for the first record, if there is one.
         self.points = points
-        #: Of the last record that can be read; `first_tick` − 1 if there is none.
+        #: The tick of the last readable record; `first_tick` − 1 if there is none.
         self.last_tick = first_tick - 1
-        #: Entries up to here can be read.
+        #: Entries up to this offset are readable.
         self.end_offset = 0
 
 
 def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
-    """Tick and body of every record of a piece, from a point on."""
+    """Yield tick and body of every record of a piece, from a point on."""
     end_offset, salt = piece.end_offset, piece.salt
     offset, tick = start.offset, start.tick
     with piece.path.open("rb", buffering=0) as file:
@@ -111,7 +107,7 @@ def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
 
 
 def _chunk(descriptor: int, offset: int, end_offset: int, salt: int) -> bytes:
-    """Bytes from there on, with at least one whole entry, if there is one."""
+    """Read bytes from `offset` on, with at least one whole entry, if there is one."""
     data = os.pread(descriptor, min(_CHUNK_BYTES, end_offset - offset), offset)
     head = head_at(data, 0, salt)
     if head is not None and ENTRY_OVERHEAD_BYTES + head[1] > len(data):
@@ -122,7 +118,7 @@ def _chunk(descriptor: int, offset: int, end_offset: int, salt: int) -> bytes:
 def read_records(
     pieces: Sequence[Piece], first: int, last: int, bytes_max: int
 ) -> tuple[bytes, ...]:
-    """Records from `first` on up to `last`: about so many bytes, at least one if it is there."""
+    """Return records from `first` to `last`: about `bytes_max` bytes, at least one if it exists."""
     found: list[bytes] = []
     size = 0
     for tick, body in records_after(pieces, first):
@@ -134,7 +130,7 @@ def read_records(
 
 
 def records_after(pieces: Sequence[Piece], first: int) -> Iterator[tuple[int, bytes]]:
-    """All records from this tick on; none if it is not there."""
+    """Yield all records from this tick on; none if it does not exist."""
     expected = first
     for piece in pieces:
         if not piece.first_tick <= expected <= piece.last_tick:
@@ -149,11 +145,11 @@ def records_after(pieces: Sequence[Piece], first: int) -> Iterator[tuple[int, by
 
 
 def tick_at_time(pieces: Sequence[Piece], time_ns: int, time_of: TimeOf) -> int:
-    """The first tick that was made at this time or later; the next one if all are older."""
+    """Return the first tick at this time or later; the next tick if all are older."""
     candidates = [piece for piece in pieces if piece.points]
     if not candidates:
         return pieces[-1].last_tick + 1 if pieces else 1
-    # The last piece that begins before that time; what is wanted is in there, or begins the next.
+    # The last piece that begins before that time contains the tick, or it begins the next piece.
     chosen = candidates[0]
     for piece in candidates:
         if piece.points[0].time_ns < time_ns:
@@ -170,15 +166,15 @@ _RECOVERY_CHUNK_BYTES = 1 << 20
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """A log as it was found, nothing changed yet."""
+    """A log as found on disk, nothing changed yet."""
 
     full: list[tuple[Path, SparseIndex]]
-    #: Full segments whose index is to be written again.
+    #: Full segments whose index must be rewritten.
     renewed: list[tuple[Path, SparseIndex]]
     #: The last segment; None if there is none at all.
     last_path: Path | None
     last: Scan | None
-    #: How many bytes of the last segment's file are not in use: torn, or reserved.
+    #: Unused bytes at the end of the last segment's file: torn, or reserved.
     last_bytes: int
     last_crc: int
     #: Indexes without a segment.
@@ -187,42 +183,40 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def segment_path(directory: Path, first_tick: int) -> Path:
-    """The file of the segment that begins with this tick."""
+    """Return the file of the segment that begins with this tick."""
     return directory / f"{first_tick:020}{SEGMENT_SUFFIX}"
 
 
 def index_path(segment: Path) -> Path:
-    """The file of a segment's index."""
+    """Return the file of a segment's index."""
     return segment.with_suffix(INDEX_SUFFIX)
 
 
 def segment_paths(directory: Path) -> list[tuple[int, Path]]:
-    """First tick and file of every segment, in order."""
+    """Return first tick and file of every segment, in order."""
     found = []
     for path in sorted(directory.glob(f"*{SEGMENT_SUFFIX}")):
         if not (path.stem.isdecimal() and path == segment_path(directory, int(path.stem))):
-            raise LocalError(f"{path} is no name of a segment; take it out of the log")
+            raise LocalError(f"{path} is not the name of a segment; remove it from the log")
         found.append((int(path.stem), path))
     return found
 
 
 class Examination:
-    """Opening a log: what its files hold, and whether to believe them.
+    """Opens a log: verifies its files without changing them.
 
-    Every segment but the last is full, and has a segment behind it. It is verified by the CRC in
-    its index; only if that does not fit, or is missing, it is read record by record, and a new
-    index made. The last one is always read record by record. Rules:
+    Every segment but the last is full and is followed by another. It is verified by the CRC in its
+    index; only if that is wrong or missing, it is read record by record, and the index is rebuilt.
+    The last one is always read record by record. Rules:
 
-    1. The first ticks of the segments follow from each other. What lies between is confirmed, since
-       a segment is begun when the one before is synced as a whole.
-    2. So there is nothing torn in a full segment: whatever cannot be read there is corrupt. The
-       same goes for a full segment that is shorter than its index says.
-    3. The last segment ends where its last whole entry does, and what is torn behind is cut off,
-       with a note. Its header may be torn only if the catalog does not know yet that it was begun.
-    4. What the catalog says was synced is there.
-    5. Until all of this is found to be so, no file is changed.
-
-    This module keeps no state.
+    1. The first tick of each segment continues the previous one. The records in between are
+       confirmed, because a segment begins only after the previous one was synced completely.
+    2. A full segment is therefore never torn: anything unreadable in it is corrupt. The same
+       applies to a full segment that is shorter than its index says.
+    3. The last segment ends with its last whole entry; a torn write after it is truncated, with a
+       note. Its header may be torn only if the catalog does not record yet that it was begun.
+    4. Everything that the catalog records as synced is present.
+    5. No file is changed until all of this is verified.
     """
 
     def __init__(
@@ -238,12 +232,12 @@ class Examination:
         self._owner = owner
         self._stride_bytes = stride_bytes
         self._time_of = time_of
-        #: Told of bytes that were looked at.
+        #: Called with the number of bytes examined.
         self._progress = progress
         self._notes: list[str] = []
 
     def result(self, facts: LogFacts) -> Opened:
-        """What the log holds, or `CorruptError`."""
+        """Return the content of the log; raise `CorruptError`."""
         paths = segment_paths(self._directory)
         self._check_begun(paths, facts)
         full, renewed = [], []
@@ -266,7 +260,7 @@ class Examination:
         if newest < facts.begun_tick:
             path = segment_path(self._directory, facts.begun_tick)
             raise CorruptError(
-                "the segment is missing, though the catalog knows it",
+                "the segment is missing, though the catalog records it",
                 path=str(path),
                 offset=0,
                 tick=facts.begun_tick,
@@ -275,7 +269,7 @@ class Examination:
     # -- full segments --------------------------------------------------------------------------
 
     def _full(self, path: Path, first_tick: int, next_tick: int) -> tuple[SparseIndex, bool]:
-        """The index of a full segment, and whether it had to be made again."""
+        """Return the index of a full segment, and whether it was rebuilt."""
         index = stored_index(path)
         if index is not None:
             if (index.first_tick, index.last_tick) != (first_tick, next_tick - 1):
@@ -294,7 +288,7 @@ class Examination:
                 offset=found.end_offset,
                 tick=min(found.last_tick + 1, next_tick),
             )
-        self._notes.append(f"made the index of {path.name} again: it was missing or did not fit")
+        self._notes.append(f"rebuilt the index of {path.name}: it was missing or did not fit")
         crc = crc32(data[: found.end_offset])
         return self.index_of(found, crc), True
 
@@ -309,12 +303,12 @@ class Examination:
         return read_pieces(path, _RECOVERY_CHUNK_BYTES, see) == index.length and crc == index.crc
 
     def index_of(self, found: Scan, crc: int) -> SparseIndex:
-        """The index of a segment that was read record by record."""
+        """Build the index of a scanned segment."""
         builder = self.builder_of(found)
         return builder.finish(found.first_tick, found.last_tick, found.salt, found.end_offset, crc)
 
     def builder_of(self, found: Scan) -> IndexBuilder:
-        """The points of a segment that was read record by record."""
+        """Collect the points of a scanned segment."""
         builder = IndexBuilder(self._stride_bytes, self._time_of)
         builder.add(found.first_tick, found.offsets, found.records, found.end_offset)
         return builder
@@ -331,21 +325,24 @@ class Examination:
         if found.state == "torn":
             torn_bytes = len(data.rstrip(b"\0")) - found.end_offset
             self._notes.append(
-                f"cut off an interrupted write of {max(torn_bytes, 0)} bytes at the end of the log:"
-                f" {path}, byte {found.end_offset}, tick {found.last_tick + 1}"
+                f"truncated an interrupted write of {max(torn_bytes, 0)} bytes"
+                f" at the end of the log: {path}, byte {found.end_offset},"
+                f" tick {found.last_tick + 1}"
             )
         return found, data
 
 
 def check_header(path: Path, found: Scan, facts: LogFacts) -> None:
-    """The last segment has its header, if the catalog knows that it was begun; rule 3."""
+    """Raise `CorruptError` if the header of a segment that the catalog records is missing (rule
+    3).
+    """
     if found.end_offset == 0 and found.first_tick <= facts.begun_tick:
         reason = "the header is missing, though it was synced"
         raise CorruptError(reason, path=str(path), offset=0, tick=found.first_tick)
 
 
 def stored_index(path: Path) -> SparseIndex | None:
-    """The index that is stored for a segment, if there is a good one; it may not fit."""
+    """Return the stored index of a segment if it is valid; it may not fit the segment."""
     try:
         return decode_index(index_path(path).read_bytes())
     except FileNotFoundError:
@@ -353,20 +350,20 @@ def stored_index(path: Path) -> SparseIndex | None:
 
 
 def record_time_ns(record: bytes) -> int:
-    """When a record of the core was made."""
+    """Return the time of a record of the core."""
     return decode_record(record).time_ns
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the log is cut into files."""
+    """Sizes of segments and reserves."""
 
-    #: A segment that is larger is full.
+    #: A larger segment is full.
     segment_bytes: int = 32 * 2**20
-    #: How much room is reserved ahead.
+    #: The space reserved ahead.
     reserve_bytes: int = 4 * 2**20
-    #: How much of that has zeros written to it at a time.
+    #: The part of it that is zeroed at a time.
     blank_bytes: int = 256 * 2**10
-    #: How far the points of the sparse index are apart.
+    #: The distance between points of the sparse index.
     stride_bytes: int = 32 * 2**10
 
 
@@ -390,23 +387,23 @@ class SegmentedLog:
         self._open_file = open_file
         self._table = threading.Lock()
         self._pieces: list[Piece] = []
-        #: The records that were found in the last segment, until somebody takes them.
+        #: The records found in the last segment, until `take_recent`.
         self._recent: list[bytes] = []
         self.is_full = False
-        look = Examination(
+        examination = Examination(
             directory, owner=owner, stride_bytes=options.stride_bytes, time_of=time_of
         )
-        opened = look.result(facts)
+        opened = examination.result(facts)
         self.notes = opened.notes
-        self._take_over(opened, look)
+        self._take_over(opened, examination)
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _take_over(self, opened: Opened, look: Examination) -> None:
+    def _take_over(self, opened: Opened, examination: Examination) -> None:
         for path in opened.stray:
             path.unlink()
         for path, index in opened.renewed:
-            # It may have room at its end that was reserved and never used.
+            # It may end with reserved space that was never used.
             os.truncate(path, index.length)
             self._write_index(path, index)
         for path, index in opened.full:
@@ -420,15 +417,15 @@ class SegmentedLog:
             file.cut(0)
             self._begin(file, opened.last.first_tick, 0)
         else:
-            self._go_on(opened, look)
+            self._continue(opened, examination)
 
-    def _go_on(self, opened: Opened, look: Examination) -> None:
-        """Write on in the last segment: W3."""
+    def _continue(self, opened: Opened, examination: Examination) -> None:
+        """Continue the last segment (W3)."""
         found, path = opened.last, opened.last_path
         assert found is not None
         assert path is not None
         self._file = self._open_file(path)
-        self._builder = look.builder_of(found)
+        self._builder = examination.builder_of(found)
         self._piece = piece = Piece(path, found.first_tick, found.salt, self._builder.points)
         piece.last_tick, piece.end_offset = found.last_tick, found.end_offset
         self._pieces.append(piece)
@@ -442,7 +439,7 @@ class SegmentedLog:
             self._seal()
 
     def _begin(self, file: DiskFile, first_tick: int, reserved: int) -> None:
-        """Begin a segment: W1. The one before it is synced as a whole."""
+        """Begin a segment (W1). The previous one is synced completely."""
         salt = secrets.randbits(32)
         header = segment_header(first_tick, salt, self._owner)
         file.write(header, 0)
@@ -458,17 +455,17 @@ class SegmentedLog:
         with self._table:
             self._pieces.append(self._piece)
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------
 
     @property
     def pieces(self) -> Sequence[Piece]:
-        """What there is to read, at this moment."""
+        """The readable pieces at this moment."""
         with self._table:
             return tuple(self._pieces)
 
     @property
     def first_tick(self) -> int:
-        """The oldest tick that is there, or the first that will be."""
+        """The oldest tick, or the first one to come."""
         return self._pieces[0].first_tick
 
     @property
@@ -482,19 +479,19 @@ class SegmentedLog:
         return self._piece.first_tick
 
     def take_recent(self) -> tuple[int, list[bytes]]:
-        """First tick and records of the last segment as it was opened; only once."""
+        """Return first tick and records of the last segment as opened; only once."""
         recent, self._recent = self._recent, []
         return self.last_tick + 1 - len(recent), recent
 
     # -- writing --------------------------------------------------------------------------------
 
     def reserve(self, size: int) -> bool:
-        """Whether so many bytes can be appended. Tries to have room beyond that; see `is_full`."""
+        """Return whether `size` bytes can be appended. Tries to reserve more; see `is_full`."""
         end = self._piece.end_offset + size
         ahead = self._options.reserve_bytes
         if self.is_full or self._reserved < end + ahead // 2:
             wanted = max(end + ahead, self._reserved)
-            # After a segment that found no room, all that is wanted may be reserved already.
+            # After a failed rotation, everything needed may be reserved already.
             has_room = wanted == self._reserved or self._file.reserve(self._reserved, wanted)
             self.is_full = not has_room
             if not self.is_full:
@@ -502,7 +499,7 @@ class SegmentedLog:
         return end <= self._reserved
 
     def give_back(self) -> None:
-        """Leave half of the reserve to others, who need room more urgently."""
+        """Return half of the reserve to the file system, for more urgent writes."""
         end = self._piece.end_offset
         self.is_full = True
         if self._reserved - end > self._options.reserve_bytes // 4:
@@ -519,7 +516,7 @@ class SegmentedLog:
         offsets = accumulate(sizes, initial=piece.end_offset)
         self._builder.add(first_tick, offsets, records, piece.end_offset + len(data))
         self._write(data)
-        # Last, because a reader looks at it first.
+        # Last, because readers check it first.
         piece.last_tick += len(records)
 
     def _write(self, data: bytes) -> None:
@@ -530,13 +527,15 @@ class SegmentedLog:
         self._reserved = max(self._reserved, offset + len(data))
 
     def sync(self) -> None:
-        """Everything appended is durable when this returns: W2."""
+        """Make everything appended durable (W2)."""
         self._blank_ahead()
         self._file.sync()
         self._seal()
 
     def _blank_ahead(self) -> None:
-        """Rule 5. Large writes do without: they have little to gain, and zeros cost as much."""
+        """Write zeros ahead (rule 5). Large writes skip it: they gain little, and zeros cost as
+        much.
+        """
         end, ahead = self._piece.end_offset, self._options.blank_bytes // 2
         is_large = end - self._synced_end > ahead
         self._synced_end = end
@@ -550,10 +549,10 @@ class SegmentedLog:
     def _seal(self) -> None:
         self._write(encode_seal(self._piece.last_tick, self._piece.salt))
 
-    # -- segments come and go -------------------------------------------------------------------
+    # -- rotation and deletion ------------------------------------------------------------------
 
     def rotate(self) -> bool:
-        """Go on in a new segment, if this one is over its size; everything is synced."""
+        """Begin a new segment if this one is over its size; everything is synced."""
         piece = self._piece
         if piece.end_offset < self._options.segment_bytes or piece.last_tick < piece.first_tick:
             return False
@@ -564,7 +563,8 @@ class SegmentedLog:
         if not file.reserve(0, reserved):
             file.close()
             path.unlink()
-            # Or a power cut may bring the name back, behind records of the segment that goes on.
+            # Otherwise a power failure may restore the name, after records of the continued
+            # segment.
             sync_directory(self._directory)
             self.is_full = True
             return False
@@ -573,7 +573,7 @@ class SegmentedLog:
         return True
 
     def _finish(self) -> None:
-        """The segment is full: it ends here, and gets its index."""
+        """Close the full segment and write its index."""
         piece = self._piece
         self._file.cut(piece.end_offset)
         self._file.sync()
@@ -587,29 +587,29 @@ class SegmentedLog:
         try:
             write_whole(index_path(path), encode_index(index))
         except OSError as error:
-            # The next start makes it again, which takes a little longer.
+            # The next start rebuilds it, which takes a little longer.
             if not is_no_room(error):
                 raise
 
     def forget(self, tick: int) -> None:
-        """Delete the segments that hold nothing beyond this tick."""
-        gone = []
+        """Delete the segments without ticks after this one."""
+        deleted = []
         with self._table:
             while len(self._pieces) > 1 and self._pieces[0].last_tick <= tick:
-                gone.append(self._pieces.pop(0))
-        for piece in gone:
+                deleted.append(self._pieces.pop(0))
+        for piece in deleted:
             piece.path.unlink(missing_ok=True)
             index_path(piece.path).unlink(missing_ok=True)
-            # One by one: a crash must not leave a hole.
+            # One by one: a crash must not leave a gap.
             sync_directory(self._directory)
 
     def abandon(self) -> None:
-        """Let the file go as it is, after an error."""
+        """Close the file as it is, after an error."""
         with contextlib.suppress(OSError):
             self._file.close()
 
     def close(self) -> None:
-        """Give back what was reserved, and the file."""
+        """Release the reserved space and close the file."""
         self._file.cut(self._piece.end_offset)
         self._file.sync()
         self._file.close()

@@ -1,15 +1,27 @@
-"""Repairing a corrupt log: giving up what cannot be trusted, so that the rest can be used again.
+"""Verification, repair and renewal of a log.
 
-Only an operator can decide that; `plan` says what it costs, `perform` does it. Rules:
+**Repair** gives up the untrusted part of a corrupt log, so that the rest can be used again. Only an
+operator can decide that; `plan` reports the cost and `perform` executes it. Rules:
 
-1. Nobody uses the directory meanwhile: both hold its lock.
+1. Both hold the lock of the directory, so nothing else uses it.
 2. Records before the damage stay. The record at the damage and all later ones are given up, but no
-   byte is deleted: what is cut off or taken out stays beside the log, in files named `.damaged`.
-3. A tick that was given out is not given out again: other brokers may know it, and would take a new
-   event for one they have seen. So ticks that are given up and known to have existed stay, as
-   records whose event is not kept (`BlankRecord`); subscribers are told that they are withheld.
-4. Damage that took no record (behind the last one of a full segment) costs none.
-5. Interrupted at any point, it can be done again: what is known of ticks is put first.
+   byte is deleted: everything removed is kept beside the log, in files named `.damaged`.
+3. A tick that was assigned is not assigned again: other brokers may have it, and would take a new
+   event for a duplicate. Ticks that are given up and known to have existed stay as records without
+   an event (`BlankRecord`); they are reported to subscribers as withheld.
+4. Damage that affects no record (after the last one of a full segment) costs none.
+5. An interrupted repair can be repeated: the knowledge about ticks is written first.
+
+**Verification** reads every used byte of a log and checks it against everything known. A start
+trusts a full segment whose CRC is right; `verify` reads record by record and checks the index too.
+Rules:
+
+6. A log that a start would refuse is corrupt (`log.Examination`); the error names the location.
+7. A missing or wrong index is a *finding*, not corruption: the next start rebuilds it. So is an
+   interrupted write at the end, which the next start truncates.
+8. The log of a running broker can be verified; see `log_view`.
+
+**Renewal** continues a log that is an old copy; see `HeldForRenewal`.
 
 This module keeps no state.
 """
@@ -59,10 +71,10 @@ _BATCH_TICKS = 1_024
 
 
 class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair would do."""
+    """The actions and the cost of a repair."""
 
     state_directory: Path
-    #: Where the damage is, and what.
+    #: The location and the kind of the damage.
     path: Path
     offset: int
     reason: str
@@ -70,22 +82,22 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     tick: int
     #: Ticks up to this one are known to have existed; below `tick` if none is given up.
     last_tick: int
-    #: Bytes of `path` that are cut off.
+    #: Bytes that are cut off `path`.
     cut_bytes: int
-    #: Segments that are taken out as a whole.
+    #: Segments that are removed completely.
     later: list[Path]
 
     @property
     def lost_ticks(self) -> int:
-        """How many ticks lose their records, as far as that is known."""
+        """The known number of ticks that lose their records."""
         return max(self.last_tick - self.tick + 1, 0)
 
 
 class Repair:
-    """A state directory that is held for repair."""
+    """A state directory that is locked for repair."""
 
     def __init__(self, path: Path, time_of: TimeOf = record_time_ns) -> None:
-        """`path`: a segment of a log, the log, or the state directory it is in."""
+        """`path`: a segment of a log, the log, or its state directory."""
         self._path = path
         self.directory = state_directory_of(path)
         self._log_directory = self.directory / LOG
@@ -99,15 +111,15 @@ class Repair:
             raise
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         self._catalog.close()
         os.close(self._lock)
 
-    # -- what it would cost ---------------------------------------------------------------------
+    # -- planning -------------------------------------------------------------------------------
 
     def plan(self, progress: Callable[[int], None] = lambda _bytes: None) -> RepairPlan | None:
-        """What there is to do; None if the log is not corrupt."""
-        look = Examination(
+        """Return the necessary actions; None if the log is not corrupt."""
+        examination = Examination(
             self._log_directory,
             owner=self._owner,
             stride_bytes=LogOptions().stride_bytes,
@@ -115,7 +127,7 @@ class Repair:
             progress=progress,
         )
         try:
-            look.result(self._catalog.facts)
+            examination.result(self._catalog.facts)
         except CorruptError as error:
             return self._planned(error)
         return None
@@ -144,7 +156,7 @@ class Repair:
         return segment_paths(self._log_directory)
 
     def _newest_known(self, data: bytes, error: CorruptError, later: list[Path]) -> int:
-        """The newest tick that is known to have existed."""
+        """Return the newest tick that is known to have existed."""
         facts = self._catalog.facts
         known = [facts.synced_tick, facts.begun_tick - 1]
         known.append(newest_tick(data, error.offset, error.tick))
@@ -155,15 +167,15 @@ class Repair:
             known.append(newest_tick(content, 0, error.tick))
         return max(known)
 
-    # -- doing it -------------------------------------------------------------------------------
+    # -- performing -----------------------------------------------------------------------------
 
     def perform(self, plan: RepairPlan) -> list[Path]:
-        """Do as planned; returns the files that keep what was taken out."""
+        """Execute the plan; return the files that keep the removed data."""
         facts = self._catalog.facts
         first_tick = int(plan.path.stem)
         begun = first_tick if plan.path.exists() and plan.offset else 0
         last_tick = max(facts.synced_tick, plan.last_tick)
-        # Once this is known, everything below can be interrupted and done again.
+        # Once this is stored, everything below can be interrupted and repeated.
         self._catalog.commit([], LogFacts(last_tick, min(facts.begun_tick, begun)))
         kept = []
         for path in reversed(plan.later):
@@ -177,19 +189,19 @@ class Repair:
         return kept[::-1]
 
     def _cut(self, plan: RepairPlan, first_tick: int) -> Path:
-        """Take out what stands behind the damage."""
+        """Remove the data after the damage."""
         data = plan.path.read_bytes()
-        beside = _damaged_path(plan.path)
-        write_whole(beside, data[plan.offset :].rstrip(b"\0"))
+        removed = _damaged_path(plan.path)
+        write_whole(removed, data[plan.offset :].rstrip(b"\0"))
         index_path(plan.path).unlink(missing_ok=True)
         left = data[: plan.offset]
         if not left:
             left = segment_header(first_tick, secrets.randbits(32), self._owner)
         write_whole(plan.path, left)
-        return beside
+        return removed
 
     def _fill(self, plan: RepairPlan) -> None:
-        """Give up the ticks that are known to have existed; rule 3."""
+        """Write blank records for the ticks that are known to have existed (rule 3)."""
         log = SegmentedLog(self._log_directory, owner=self._owner, time_of=self._time_of)
         newest = read_records(log.pieces, log.last_tick, log.last_tick, 1)
         time_ns = self._time_of(newest[0]) if newest else 0
@@ -204,11 +216,11 @@ class Repair:
 
 
 def state_directory_of(path: Path) -> Path:
-    """The state directory that this path is in, or is."""
+    """Return the state directory that contains this path, or is it."""
     for candidate in (path, path.parent, path.parent.parent):
         if (candidate / CATALOG).exists():
             return candidate
-    raise LocalError(f"{path} is in no state directory; name a segment that an error named")
+    raise LocalError(f"{path} is not in a state directory; give a segment named in an error")
 
 
 def _blank(tick: int, time_ns: int) -> bytes:
@@ -216,7 +228,7 @@ def _blank(tick: int, time_ns: int) -> bytes:
 
 
 def _damaged_path(path: Path) -> Path:
-    """A free name beside this file."""
+    """Return an unused name beside this file."""
     for number in itertools.count(1):
         found = path.with_name(f"{path.name}.damaged" + (f"-{number}" if number > 1 else ""))
         if not found.exists():
@@ -224,40 +236,27 @@ def _damaged_path(path: Path) -> Path:
     raise AssertionError("there is always another number")
 
 
-# Verifying a log: every byte that is in use is looked at, and held against all that is known.
-#
-# A start believes a full segment whose CRC is right. This does not: it reads record by record, and
-# checks the index too. Rules:
-#
-# 1. Corrupt is what a start would refuse (`recovery`); the error names the exact place.
-# 2. An index that is missing or wrong is a *finding*, not corrupt: the next start makes it again.
-#    So is an interrupted write at the end, which the next start cuts off.
-# 3. The log of a running broker can be verified; see `view`.
-#
-# This module keeps no state.
-
-
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """A log without damage."""
+    """The result for a log without damage."""
 
     segments: int
     records: int
     bytes: int
     first_tick: int
-    #: `first_tick` − 1 if there is no record.
+    #: `first_tick` − 1 if there are no records.
     last_tick: int
-    #: What a start would mend by itself.
+    #: Problems that the next start fixes by itself.
     findings: list[str]
 
 
 def verify(
     place: LogPlace, time_of: TimeOf, progress: Callable[[int], None] = lambda _bytes: None
 ) -> Verified:
-    """Look at everything; `CorruptError` at the first damage."""
+    """Verify everything; raise `CorruptError` at the first damage."""
     facts = read_facts(place)
     paths = segment_paths(place.directory)
     if not paths or paths[-1][0] < facts.begun_tick:
-        _complain_of_missing(place, facts)
+        _raise_if_missing(place, facts)
     findings: list[str] = []
     records = size = 0
     last_tick = paths[0][0] - 1 if paths else 0
@@ -273,7 +272,7 @@ def verify(
                 findings += _index_findings(path, found, time_of)
             progress(path.stat().st_size)
         except FileNotFoundError:
-            # Its broker runs, and deleted it just now.
+            # Its running broker has just deleted it.
             continue
         records += len(found.records)
         size += found.end_offset
@@ -288,15 +287,15 @@ def verify(
     )
 
 
-def _complain_of_missing(place: LogPlace, facts: LogFacts) -> None:
+def _raise_if_missing(place: LogPlace, facts: LogFacts) -> None:
     if facts.begun_tick:
         path = segment_path(place.directory, facts.begun_tick)
-        reason = "the segment is missing, though the catalog knows it"
+        reason = "the segment is missing, though the catalog records it"
         raise CorruptError(reason, path=str(path), offset=0, tick=facts.begun_tick)
 
 
 def _check_end(path: Path, found: Scan, full_tick: int | None, findings: list[str]) -> None:
-    """Whether the segment ends as it should; `full_tick` is the last one of a full segment."""
+    """Check the end of a segment; `full_tick` is the last tick of a full segment."""
     if full_tick is None:
         if found.state == "torn":
             findings.append(f"{path}: an interrupted write at byte {found.end_offset}")
@@ -307,7 +306,7 @@ def _check_end(path: Path, found: Scan, full_tick: int | None, findings: list[st
 
 
 def _index_findings(path: Path, found: Scan, time_of: TimeOf) -> list[str]:
-    """What is wrong with the index of a full segment."""
+    """Return the problems of the index of a full segment."""
     data = path.read_bytes()
     index = stored_index(path)
     name = index_path(path)
@@ -325,7 +324,7 @@ def _index_findings(path: Path, found: Scan, time_of: TimeOf) -> list[str]:
     for point in index.points:
         place = point.tick - found.first_tick
         if not 0 <= place < len(found.records) or found.offsets[place] != point.offset:
-            return [f"{name}: tick {point.tick} does not stand at byte {point.offset}"]
+            return [f"{name}: tick {point.tick} is not at byte {point.offset}"]
         if time_of(found.records[place]) != point.time_ns:
             return [f"{name}: tick {point.tick} has another time"]
     if any(one.tick >= other.tick for one, other in pairwise(index.points)):
@@ -337,14 +336,14 @@ _RENEW_BATCH_TICKS = 1_024
 
 
 class RenewalPlan(msgspec.Struct, frozen=True, array_like=True):
-    """What is to be done on disk. It is in the catalog until it is done."""
+    """The actions of a renewal. Kept in the catalog until they are done."""
 
     what: LogRenewal
-    #: The first segment that is written again, 0 if none is.
+    #: The first segment that is rewritten, 0 if none is.
     rewritten_from: int = 0
-    #: Where the old segments are kept then, beside the log.
+    #: The directory beside the log that keeps the old segments.
     kept: str = ""
-    #: Whether they have been taken there.
+    #: Whether they have been moved there.
     is_moved: bool = False
 
 
@@ -353,7 +352,7 @@ _decoder = msgspec.msgpack.Decoder(RenewalPlan)
 
 
 def check_renewed(catalog: Catalog, directory: Path) -> None:
-    """`LocalError` if a renewal was interrupted; also if its plan cannot be read."""
+    """Raise `LocalError` if a renewal was interrupted, or if its plan is unreadable."""
     if _plan_in(catalog, directory) is not None:
         raise LocalError(
             f"a renewal of the log in {directory} was interrupted; run 'anabranch log renew"
@@ -362,10 +361,10 @@ def check_renewed(catalog: Catalog, directory: Path) -> None:
 
 
 def _plan_in(catalog: Catalog, directory: Path) -> RenewalPlan | None:
-    """The plan of a renewal that was interrupted; `LocalError` if it is damaged."""
+    """Return the plan of an interrupted renewal; raise `LocalError` if it is damaged."""
     begun = catalog.tables.get(rollback.TABLE, {}).get(rollback.RENEWING)
     place = (rollback.TABLE, rollback.RENEWING)
-    is_damaged = any((each.table, each.key) == place for each in catalog.damaged)
+    is_damaged = any((record.table, record.key) == place for record in catalog.damaged)
     try:
         if begun is not None:
             return _decoder.decode(begun)
@@ -381,15 +380,15 @@ def _plan_in(catalog: Catalog, directory: Path) -> RenewalPlan | None:
 
 
 class HeldForRenewal:
-    """Renew a log that is an old copy, on disk. `core.origin.renewal` defines the result. Rules:
+    """A state directory that is locked for renewing a log that is an old copy.
 
-    1. Nobody uses the directory meanwhile: its lock is held. The log must not be corrupt.
-    2. Where ticks are disputed, the segments from there on are written again; the old ones stay
-       beside the log, in a directory named `log.renewed-1` or higher.
-    3. Interrupted at any point, it can be done again. The plan is in the catalog first; until it is
-       carried out the broker does not start.
+    `core.origin.renewal` defines the result. Rules:
 
-    This module keeps no state.
+    1. The lock of the directory is held, so nothing else uses it. The log must not be corrupt.
+    2. If ticks are disputed, the segments from there on are rewritten; the old ones stay beside the
+       log, in a directory named `log.renewed-1` or higher.
+    3. An interrupted renewal can be repeated. The plan is stored in the catalog first; until it is
+       carried out, the broker does not start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -404,15 +403,17 @@ class HeldForRenewal:
             raise
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         self._catalog.close()
         os.close(self._lock)
 
-    # -- what it would do -----------------------------------------------------------------------
+    # -- planning -------------------------------------------------------------------------------
 
     def plan(self, above: int = 0, spare: int = SPARE_TICKS) -> RenewalPlan | None:
-        """What there is to do; None if nothing says that the log is an old copy. `above`: a tick
-        that the operator knows of."""
+        """Return the necessary actions; None if there is no evidence that the log is an old copy.
+
+        `above`: a tick that the operator knows of.
+        """
         tables = self._catalog.tables
         begun = _plan_in(self._catalog, self.directory)
         if begun is not None:
@@ -439,14 +440,14 @@ class HeldForRenewal:
                 return name
         raise AssertionError("there is always another number")
 
-    # -- doing it -------------------------------------------------------------------------------
+    # -- performing -----------------------------------------------------------------------------
 
     def perform(
         self, plan: RenewalPlan, progress: Callable[[int], None] = lambda _ticks: None
     ) -> Path | None:
-        """Do as planned; returns where segments are kept that were written again, if any were."""
+        """Execute the plan; return the directory of the replaced segments, if any."""
         catalog, what = self._catalog, plan.what
-        self._remember(plan)
+        self._store_plan(plan)
         kept = self.directory / plan.kept if plan.rewritten_from else None
         if kept is not None and not plan.is_moved:
             self._move(plan, kept)
@@ -455,7 +456,7 @@ class HeldForRenewal:
         newest_ns = _newest_ns(log)
         ticks = range(log.last_tick + 1, what.base + 1)
         lost = (renewal.lost_record(tick, newest_ns) for tick in ticks)
-        for part in _batches(itertools.chain(lost, self._again(what, kept, newest_ns))):
+        for part in _batches(itertools.chain(lost, self._disputed_records(what, kept, newest_ns))):
             _append(log, part)
             progress(len(part))
         log.close()
@@ -464,13 +465,13 @@ class HeldForRenewal:
         catalog.commit(rows, LogFacts(log.last_tick, log.begun_tick))
         return kept
 
-    def _remember(self, plan: RenewalPlan) -> None:
+    def _store_plan(self, plan: RenewalPlan) -> None:
         row: PutRow = (rollback.TABLE, rollback.RENEWING, _encoder.encode(plan))
         self._catalog.commit([row], self._catalog.facts)
 
     def _recent(self, kept: Path | None) -> Iterator[bytes]:
-        """The records that the catalog does not speak for, as they were before."""
-        # A row that is damaged may have said something that only the log can tell now.
+        """Yield the original records that are not covered by the catalog."""
+        # A damaged row may have contained something that only the log can provide now.
         catalog = self._catalog
         first = 1 if catalog.damaged else ledger.first_needed(catalog.tables)
         for directory in (self._log_directory, kept):
@@ -480,8 +481,10 @@ class HeldForRenewal:
                     yield data
                 log.close()
 
-    def _again(self, what: LogRenewal, kept: Path | None, time_ns: int) -> Iterator[bytes]:
-        """The events of disputed ticks, from the segments that were taken out."""
+    def _disputed_records(
+        self, what: LogRenewal, kept: Path | None, time_ns: int
+    ) -> Iterator[bytes]:
+        """Yield the events of disputed ticks, from the replaced segments."""
         if kept is None:
             return
         log = self._open(kept)
@@ -496,7 +499,7 @@ class HeldForRenewal:
     # -- segments -------------------------------------------------------------------------------
 
     def _move(self, plan: RenewalPlan, kept: Path) -> None:
-        """Take the segments out that are written again."""
+        """Move out the segments that are rewritten."""
         kept.mkdir(exist_ok=True)
         for tick, path in reversed(segment_paths(self._log_directory)):
             if tick >= plan.rewritten_from:
@@ -504,13 +507,13 @@ class HeldForRenewal:
                 index_path(path).unlink(missing_ok=True)
         sync_directory(kept)
         sync_directory(self._log_directory)
-        self._remember(msgspec.structs.replace(plan, is_moved=True))
+        self._store_plan(msgspec.structs.replace(plan, is_moved=True))
 
     def _rewritten(self, plan: RenewalPlan, kept: Path) -> SegmentedLog:
-        """The log with lost ticks in place of disputed ones, up to where it ended."""
+        """Return the log with lost ticks in place of disputed ones, up to its old end."""
         for tick, path in segment_paths(self._log_directory):
             if tick >= plan.rewritten_from:
-                # Half of an earlier attempt.
+                # Left by an interrupted attempt.
                 index_path(path).unlink(missing_ok=True)
                 path.unlink()
         header = segment_header(plan.rewritten_from, secrets.randbits(32), self._owner)
@@ -534,7 +537,7 @@ def _append(log: SegmentedLog, records: list[bytes]) -> None:
 
 
 def _newest_ns(log: SegmentedLog) -> int:
-    """When the newest tick was made; none may be earlier than the one before."""
+    """Return the time of the newest tick; later ticks must not be earlier."""
     newest = [data for _, data in records_after(log.pieces, max(log.last_tick, log.first_tick))]
     return record_time_ns(newest[-1]) if newest else 0
 

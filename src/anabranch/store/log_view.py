@@ -1,16 +1,16 @@
-"""Looking at a log from outside, while its broker runs or does not.
+"""Read-only inspection of a log, whether or not its broker runs.
 
-Nothing is locked and nothing is changed. A broker that runs may write to the last segment and
-delete the first ones meanwhile. Rules:
+Nothing is locked or changed. A running broker may write to the last segment and delete the first
+ones meanwhile. Rules:
 
-1. A segment with a good index is taken as the index says; the last one is read.
-2. What a running broker is just writing may look torn, or even damaged, for a moment: then it is
-   read again, a few times, before it is called corrupt.
-3. A segment that vanished was deleted, with all before it.
-4. Of a corrupt segment, what stands before the damage is good, and is shown before the error.
+1. A segment with a valid index is described by the index; the last one is read.
+2. Data that a running broker is writing may look torn or even damaged for a moment. It is read
+   again, a few times, before it is called corrupt.
+3. A segment that disappeared was deleted, with all before it.
+4. The part of a corrupt segment before the damage is valid, and is shown before the error.
 
-A log is given as a state directory, or as a plain directory of segments: a copy somewhere else,
-whose owner and catalog are not known.
+A log is given as a state directory, or as a plain directory of segments: a copy elsewhere, whose
+owner and catalog are unknown.
 
 This module keeps no state.
 """
@@ -44,7 +44,7 @@ _STRIDE_BYTES = 32 * 2**10
 
 
 class LogPlace(msgspec.Struct, frozen=True):
-    """Where a log is, and whose."""
+    """The location and owner of a log."""
 
     directory: Path
     #: None for a plain directory of segments.
@@ -54,62 +54,62 @@ class LogPlace(msgspec.Struct, frozen=True):
 
     @property
     def owner(self) -> int:
-        """The owner that the headers of its segments name; 0 if it is not known."""
+        """The owner in the headers of its segments; 0 if unknown."""
         return segment_owner(self.network, self.broker) if self.state_directory else 0
 
 
 class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """One segment, as it is shown."""
+    """A segment, as shown to the user."""
 
     name: str
     first_tick: int
-    #: `first_tick` − 1 if it holds no record.
+    #: `first_tick` − 1 if it has no records.
     last_tick: int
     first_time_ns: int
     last_time_ns: int
-    #: Bytes in use; the file may be longer by what is reserved.
+    #: Bytes in use; the file may be longer by the reserved space.
     used_bytes: int
     file_bytes: int
-    #: A full one has an index and is not written to any more.
+    #: A full segment has an index and is no longer written to.
     full: bool
 
 
 def locate(path: Path) -> LogPlace:
-    """The log in this directory."""
+    """Return the log in this directory."""
     if not path.is_dir():
-        raise LocalError(f"{path} is no directory; give a broker's state directory, or a log")
+        raise LocalError(f"{path} is not a directory; give a broker's state directory, or a log")
     if (path / LOG).is_dir():
         return LogPlace(path / LOG, path, *read_identity(path))
     if path.name == LOG and (path.parent / CATALOG).exists():
         return LogPlace(path, path.parent, *read_identity(path.parent))
     if any(path.glob(f"*{SEGMENT_SUFFIX}")):
         return LogPlace(path, None)
-    raise LocalError(f"{path} holds no log; give a broker's state directory, or a log")
+    raise LocalError(f"{path} contains no log; give a broker's state directory, or a log")
 
 
 def read_facts(place: LogPlace) -> LogFacts:
-    """What the catalog knows of the log. To be read before the log."""
+    """Return the catalog's facts about the log. Call this before reading the log."""
     rows = _select(place, "SELECT synced, begun FROM log")
     return LogFacts(*rows[0]) if rows else LogFacts()
 
 
 def read_aside(place: LogPlace) -> list[SetAsideRow]:
-    """Records of the catalog that could not be read and were set aside, oldest first."""
+    """Return unreadable records that were set aside in the catalog, oldest first."""
     query = "SELECT CAST(key AS INTEGER) AS number, value FROM entry WHERE name = 'set_aside'"
     found = []
     for _, value in _select(place, f"{query} ORDER BY number"):
-        # One that was damaged since shows with the next start.
+        # The next start reports a row that was damaged since.
         with contextlib.suppress(msgspec.DecodeError, TypeError):
             found.append(decode_aside(value))
     return found
 
 
 def _select(place: LogPlace, query: str) -> list[tuple[Any, ...]]:
-    """Rows of the catalog; none where there is only a log."""
+    """Query the catalog; no rows if there is only a log."""
     if place.state_directory is None:
         return []
     path = place.state_directory / CATALOG
-    # Without a write-ahead log nobody uses it, and it can be read on a disk that is read-only.
+    # Without a write-ahead log it is unused, and can be read on a read-only disk.
     unused = not path.with_name(f"{path.name}-wal").exists()
     how = "mode=ro&immutable=1" if unused else "mode=ro"
     try:
@@ -125,7 +125,7 @@ def _select(place: LogPlace, query: str) -> list[tuple[Any, ...]]:
 def segments(
     place: LogPlace, time_of: TimeOf, progress: Callable[[int], None] = lambda _bytes: None
 ) -> Iterator[tuple[SegmentView, Piece]]:
-    """Every segment, with what a reader needs to know of it; `CorruptError` after a damaged one."""
+    """Yield every segment with its `Piece`; raise `CorruptError` after a damaged one."""
     for first_tick, path in segment_paths(place.directory):
         try:
             file_bytes = path.stat().st_size
@@ -135,7 +135,7 @@ def segments(
             full = index is not None
             damage = None
             if index is None:
-                index, damage = _made_index(path, first_tick, place.owner, time_of)
+                index, damage = _built_index(path, first_tick, place.owner, time_of)
         except FileNotFoundError:
             continue
         piece = Piece(path, first_tick, index.salt, index.points)
@@ -159,10 +159,12 @@ def _segment_view(path: Path, index: SparseIndex, file_bytes: int, full: bool) -
     )
 
 
-def _made_index(
+def _built_index(
     path: Path, first_tick: int, owner: int, time_of: TimeOf
 ) -> tuple[SparseIndex, CorruptError | None]:
-    """The index of a segment that has none, or is being written to; of what is good of it."""
+    """Build the index of a segment that has none or is being written; of its valid part if
+    damaged.
+    """
     damage: CorruptError | None = None
     try:
         found = scan_steadily(path, first_tick, owner)
@@ -177,7 +179,7 @@ def _made_index(
 
 
 def scan_steadily(path: Path, first_tick: int, owner: int, confirmed_tick: int = 0) -> Scan:
-    """The content of a segment that may be written to just now."""
+    """Scan a segment that may be written to at the same time."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return _scan(path, first_tick, owner, confirmed_tick)

@@ -1,7 +1,7 @@
-"""Segments: the log of a stream as bytes in files, and what to believe of them after a crash.
+"""The format of log segments, and the recovery rules after a crash.
 
-A log is a row of segments, each a file that is only ever appended to. This module is the pure part:
-bytes in, bytes out. Whoever owns the files writes what is encoded here and reads back by `scan`.
+A log is a sequence of segments, each an append-only file. This module is the pure part: bytes in,
+bytes out. The owner of the files writes what is encoded here and reads it back with `scan`.
 
     segment    header entry entry … [zeros]
     header     "anabrlog"  format version 2  salt 4  first tick 8  owner 4  CRC 4  0xE7
@@ -9,56 +9,66 @@ bytes in, bytes out. Whoever owns the files writes what is encoded here and read
                body
                CRC of all before 4  0xE7
 
-Numbers are big-endian. The owner is a number made of the network's and the broker's name; 0 is
-anybody. A header of format 1 has no owner; all else is the same, so its segments are read and gone
-on with as they are. From format 2 on a header has this size, so that a later format can be told
-from damage. An entry is a *record*, the body of one tick, or a *seal*, without a body:
-all ticks up to the seal's were synced before it was written. Ticks of records are dense. Zeros at
-the end are room that was reserved and is not used yet.
+Numbers are big-endian. The owner is a hash of the network's and the broker's name; 0 is any. A
+header of format 1 has no owner and is otherwise the same, so its segments are read and continued as
+they are. From format 2 on the header has a fixed size, so that a later format can be distinguished
+from damage. An entry is a *record*, the body of one tick, or a *seal*, without a body: all ticks up
+to the seal's were synced before it was written. Ticks of records are dense. Zeros at the end are
+reserved space that is not used yet.
 
 The writer's duties:
 
-W1. A segment is a fresh file, never a used one. Its header is synced before the first entry is
-    written, and the segment before it is synced as a whole.
-W2. After a sync comes a seal, not synced itself, and only then the word that it is synced.
-W3. After a scan, the file is cut at `end_offset` (a `torn` header is written anew), and synced and
-    sealed, before anything is said or appended.
-W4. The first error of a write or a sync is the last thing that happens to the log in this life.
+W1. A segment is a new file, never a used one. Its header is synced before the first entry is
+    written, and the previous segment is synced completely.
+W2. After a sync, a seal is written, which is not synced itself; only then the sync is reported.
+W3. After a scan, the file is truncated at `end_offset` (a `torn` header is rewritten), synced and
+    sealed, before anything is reported or appended.
+W4. After the first error of a write or a sync, nothing more is written to the log in this life.
 
-*Torn or corrupt.* A crash interrupts unsynced writes; nothing of them was confirmed, so what is
-left of them is cut off. Every other damage may have taken something that was confirmed; then the
-log must not be used, because its ticks would be given out a second time. What tells them apart:
+*Torn or corrupt.* A crash interrupts unsynced writes; nothing of them was confirmed, so their
+remains are truncated. Every other damage may have destroyed confirmed records; then the log must
+not be used, because its ticks would be assigned a second time. The distinction:
 
 - An interrupted write leaves what was written, or nothing, or zeros where nothing was written yet,
-  sector by sector and in any order. It changes no bit of what it wrote. Here the last byte of an
-  entry is not zero, so an entry whose last byte is there was written to its end.
+  sector by sector and in any order. It changes no bit of what it wrote. The last byte of an entry
+  is not zero, so an entry whose last byte is present was written to its end.
 - A seal proves that everything up to its tick was on disk.
 
-The scan reads entries until one cannot be read, at the offset *o*, where tick *t* should be. Rules:
+The scan reads entries until one is unreadable, at the offset *o*, where tick *t* should be. Rules:
 
-1. Nothing but zeros from *o* on: the segment is `whole`.
-2. A good seal stands anywhere behind *o* and names *t* or a later tick: corrupt.
-3. The content ends before the entry does, be it by the end of the file or in zeros up to there:
-   `torn`. (If the header of the entry has a wrong CRC, before this header does.) But corrupt if
-   a good record of a later tick stands behind *o*: then a piece in between is missing.
-4. A sector of the entry (or of its header, if that cannot be read) is all zeros, from the
-   beginning of the sector or from *o* on: `torn`, a write out of order.
-5. Everything else is corrupt: a bit was changed in what was written.
-6. An entry that can be read but has another tick than its place demands is corrupt, as is a seal
-   of a tick that never came, and a header that is complete and wrong, or of another owner.
-7. Whoever scans may know from elsewhere that ticks were confirmed: from the segment that follows,
-   or from the catalog. If they are not there, the log is corrupt, whatever the rules above say.
+1. Only zeros from *o* on: the segment is `whole`.
+2. A valid seal anywhere after *o* names *t* or a later tick: corrupt.
+3. The content ends before the entry does, at the end of the file or in zeros up to there: `torn`.
+   (If the header of the entry has a wrong CRC: before this header does.) But corrupt if a valid
+   record of a later tick follows *o*: then a piece in between is missing.
+4. A sector of the entry (or of its header, if that is unreadable) is all zeros, from the beginning
+   of the sector or from *o* on: `torn`, a write out of order.
+5. Everything else is corrupt: a bit was changed after it was written.
+6. A readable entry with an unexpected tick is corrupt, as is a seal of a tick that does not exist,
+   and a header that is complete and wrong, or of another owner.
+7. The caller may have other evidence that ticks were confirmed: the segment that follows, or the
+   catalog. If they are missing, the log is corrupt, regardless of the rules above.
 
-So one changed bit makes the log corrupt wherever it is, in the very last record too, sealed or not.
-The one exception is a record that is not sealed and holds a sector of zeros of its own: there rule
-4 speaks. And since a seal is in the file before anything is confirmed, a confirmed record lacks one
+So one changed bit makes the log corrupt wherever it is, even in the very last record, sealed or
+not. The only exception is a record that is not sealed and contains a sector of zeros: there rule 4
+applies. And since a seal is in the file before anything is confirmed, a confirmed record lacks one
 only if the machine lost power before that seal reached the disk, at the latest with the next sync.
-What no scan of one file can see is that its end is missing, seals and all; rule 7 is for that.
+A scan of one file cannot detect that its end is missing, seals included; rule 7 covers that.
 
-Bodies are foreign bytes and may hold what looks like an entry. The salt, a number nobody outside
-knows, goes into every CRC; and a copy of this segment's own past has ticks before *t*.
+Bodies are untrusted bytes and may contain what looks like an entry. The salt, a secret number, is
+part of every CRC; and a copy of this segment's own past has ticks before *t*.
 
-This module keeps no state.
+**The sparse index** of a segment maps ticks and times to offsets. Its numbers are big-endian, times
+are signed nanoseconds. There is a point for the first record and then about every `stride_bytes`;
+reading starts at the point before the requested record. Rules:
+
+8. An index is written when its segment is full and immutable. Its CRC of the whole segment lets a
+   start verify the segment without reading every record.
+9. An index is redundant: one that is missing, damaged or of another format is rebuilt from the
+   segment.
+10. Times never decrease with the tick, so both can be searched by bisection.
+
+The functions are pure. `IndexBuilder` holds the points of the segment that is being written.
 """
 
 import re
@@ -75,13 +85,13 @@ import msgspec
 from anabranch.model.errors import LocalError
 
 FORMAT_VERSION = 2
-#: What disks write as a whole or not at all, at least.
+#: The minimum size that disks write atomically.
 SECTOR_BYTES = 512
 
 _MAGIC = b"anabrlog"
 _END = 0xE7
 RECORD, SEAL = 0xA6, 0x59
-#: How entries begin, with a tick below 2**63: quick to look for in what cannot be read in order.
+#: The start of an entry with a tick below 2**63, for searching in unreadable data.
 _entry_start = re.compile(b"[\xa6\x59](?=.{4}[\0-\x7f])", re.DOTALL)
 
 _segment_fields = struct.Struct(">8sHIQI")
@@ -94,14 +104,14 @@ _entry_tail = _segment_tail = struct.Struct(">IB")
 HEADER_BYTES = _segment_fields.size + _segment_tail.size
 HEAD_BYTES = _entry_head.size
 TAIL_BYTES = _entry_tail.size
-#: What an entry takes beside its body.
+#: The overhead of an entry beside its body.
 ENTRY_OVERHEAD_BYTES = HEAD_BYTES + TAIL_BYTES
-#: What the length of an entry can say.
+#: The maximum length of an entry.
 BODY_BYTES_MAX = 2**32 - 1
 
 
 class CorruptError(LocalError):
-    """A log that lost or changed what it held. Nobody but its operator can decide what to do."""
+    """A log lost or changed records. Only its operator can decide what to do."""
 
     def __init__(self, reason: str, *, path: str, offset: int, tick: int) -> None:
         self.reason = reason
@@ -121,22 +131,22 @@ class CorruptError(LocalError):
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """What a segment holds."""
+    """The content of a segment."""
 
     #: The bodies of all records; the first belongs to `first_tick`, the others follow.
     records: list[bytes]
-    #: Where the next entry goes. 0: there is no header yet.
+    #: The offset of the next entry; 0 if there is no header yet.
     end_offset: int
-    #: `torn`: an interrupted write stood behind `end_offset` and is to be cut off.
+    #: `torn`: an interrupted write after `end_offset` must be truncated.
     state: Literal["whole", "torn"]
     first_tick: int
-    #: Ticks up to this one are proven to have been synced; `first_tick` − 1 if there is no proof.
+    #: Ticks up to this one are proven to be synced; `first_tick` − 1 if there is no proof.
     sealed_tick: int
-    #: To be used for further entries of this segment.
+    #: The salt for further entries of this segment.
     salt: int
-    #: Where the entry of each record begins.
+    #: The offset of each record's entry.
     offsets: list[int]
-    #: Of the header; `FORMAT_VERSION` if there is none yet.
+    #: The format of the header; `FORMAT_VERSION` if there is none yet.
     version: int
 
     @property
@@ -149,25 +159,25 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 def segment_owner(network: str, broker: str) -> int:
-    """The number that stands for a broker in the headers of its segments; never 0."""
+    """Return the number that identifies a broker in the headers of its segments; never 0."""
     return crc32(f"{network}\0{broker}".encode()) or 1
 
 
 def segment_header(first_tick: int, salt: int = 0, owner: int = 0) -> bytes:
-    """The beginning of a segment whose first record will have this tick."""
+    """Encode the header of a segment that starts with this tick."""
     fields = _segment_fields.pack(_MAGIC, FORMAT_VERSION, salt, first_tick, owner)
     return fields + _segment_tail.pack(crc32(fields), _END)
 
 
 def encode_entry(tick: int, body: bytes, salt: int = 0) -> bytes:
-    """The record of one tick."""
+    """Encode the record of one tick."""
     if len(body) > BODY_BYTES_MAX:
         raise LocalError(f"a record of {len(body)} bytes is too large; split the event")
     return _entry(RECORD, tick, body, salt)
 
 
 def encode_entries(first_tick: int, bodies: Iterable[bytes], salt: int = 0) -> list[bytes]:
-    """The records of consecutive ticks, to be joined."""
+    """Encode the records of consecutive ticks, to be joined."""
     pack, pack_tail, crc_of = _entry_fields.pack, _entry_tail.pack, crc32
     entries: list[bytes] = []
     for tick, body in enumerate(bodies, first_tick):
@@ -178,7 +188,7 @@ def encode_entries(first_tick: int, bodies: Iterable[bytes], salt: int = 0) -> l
 
 
 def encode_seal(tick: int, salt: int = 0) -> bytes:
-    """Says that all ticks up to this one were synced."""
+    """Encode a seal: all ticks up to this one were synced."""
     return _entry(SEAL, tick, b"", salt)
 
 
@@ -200,10 +210,11 @@ def scan(
     owner: int = 0,
     path: str = "segment",
 ) -> Scan:
-    """All records of a segment, or `CorruptError`. See the rules at the top of this module.
+    """Read all records of a segment; raise `CorruptError`. See the rules at the top of this module.
 
-    `confirmed_tick`: ticks up to this one must be there. `owner`: whose segment it has to be, if
-    that is not 0. `path` names the file in errors."""
+    `confirmed_tick`: ticks up to this one must be present. `owner`: the expected owner, unless 0.
+    `path` names the file in errors.
+    """
     found = _Reading(data, expected_first_tick, owner, path).result()
     if found.last_tick < confirmed_tick:
         raise CorruptError(
@@ -227,7 +238,7 @@ class _Reading:
         self.version = FORMAT_VERSION
         self.records: list[bytes] = []
         self.offsets: list[int] = []
-        #: Everything before is good.
+        #: Everything before this offset is valid.
         self.offset = 0
         #: The tick of the next record.
         self.tick = first_tick
@@ -257,11 +268,11 @@ class _Reading:
         return CorruptError(reason, path=self.path, offset=self.offset, tick=self.tick)
 
     def _has_header(self) -> bool:
-        """Read the header; False if its writing was interrupted."""
+        """Read the header; return False if its write was interrupted."""
         data = self.data
         content = data[: min(HEADER_BYTES, _content_end(data, 0))]
         if content[: len(_MAGIC)] != _MAGIC[: len(content)]:
-            raise self._corrupt("this is no segment of a log")
+            raise self._corrupt("this is not a segment of a log")
         version = int.from_bytes(content[len(_MAGIC) : _VERSION_END])
         fields = _segment_fields_1 if version == 1 else _segment_fields
         if len(content) < fields.size + _segment_tail.size:
@@ -272,7 +283,7 @@ class _Reading:
             raise self._corrupt("the header of the segment was changed after it was written")
         if version > FORMAT_VERSION:
             raise LocalError(
-                f"{self.path} has format {version}, this program knows only formats up to"
+                f"{self.path} has format {version}, this program supports only formats up to"
                 f" {FORMAT_VERSION}; start the version that wrote it"
             )
         if first_tick != self.first_tick:
@@ -284,38 +295,38 @@ class _Reading:
         return True
 
     def _read_entries(self) -> None:
-        """Go on as long as entries are good and in order."""
+        """Read entries as long as they are valid and in order."""
         for kind, tick, body, end in good_entries(self.data, self.offset, self.salt):
             if kind == RECORD:
                 if tick != self.tick:
-                    raise self._corrupt(f"the record of tick {tick} stands in its place")
+                    raise self._corrupt(f"the record of tick {tick} is in its place")
                 self.offsets.append(self.offset)
                 self.records.append(body)
                 self.tick += 1
             elif tick >= self.tick:
-                raise self._corrupt(f"it was confirmed, up to tick {tick}, and is not there")
+                raise self._corrupt(f"ticks up to {tick} were confirmed, and it is missing")
             else:
                 self.sealed_tick = max(self.sealed_tick, tick)
             self.offset = end
 
     def _check_torn(self, content_end: int) -> None:
-        """Return if an interrupted write explains what stands at the offset: rules 2 to 5."""
+        """Return if an interrupted write explains the data at the offset (rules 2 to 5)."""
         data, offset, salt = self.data, self.offset, self.salt
-        behind = [*_entries_behind(data, offset, salt, self.tick)]
-        sealed_tick = max((tick for kind, tick in behind if kind == SEAL), default=0)
+        following = [*_entries_after(data, offset, salt, self.tick)]
+        sealed_tick = max((tick for kind, tick in following if kind == SEAL), default=0)
         if sealed_tick:
             raise self._corrupt(f"it cannot be read, though ticks up to {sealed_tick} were synced")
         head = head_at(data, offset, salt)
         end = offset + (HEAD_BYTES if head is None else ENTRY_OVERHEAD_BYTES + head[1])
         if content_end < end:
-            if behind:
-                raise self._corrupt(f"a part is missing between it and tick {behind[0][1]}")
+            if following:
+                raise self._corrupt(f"a part is missing between it and tick {following[0][1]}")
         elif not _has_unwritten_sector(data, offset, end):
             raise self._corrupt("its record was changed after it was written")
 
 
 def head_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int, int] | None:
-    """Kind, length, tick and CRC of the entry there; None if there is no good header of one."""
+    """Return kind, length, tick and CRC of the entry; None if it has no valid header."""
     if len(data) - offset < HEAD_BYTES:
         return None
     head: tuple[int, int, int, int] = _entry_head.unpack_from(data, offset)
@@ -326,7 +337,9 @@ def head_at(data: bytes, offset: int, salt: int) -> tuple[int, int, int, int] | 
 
 
 def good_entries(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, int, bytes, int]]:
-    """Kind, tick, body and end of the entries from there on, up to the first that is not good."""
+    """Yield kind, tick, body and end of the entries from `offset` on, up to the first invalid
+    one.
+    """
     size = len(data) - ENTRY_OVERHEAD_BYTES
     unpack_head, unpack_tail, fields_bytes = (
         _entry_head.unpack_from,
@@ -346,14 +359,14 @@ def good_entries(data: bytes, offset: int, salt: int) -> Iterator[tuple[int, int
 
 
 def _content_end(data: bytes, start: int) -> int:
-    """Where only zeros follow, or nothing; not before `start`."""
+    """Return the offset, not before `start`, after which there are only zeros or nothing."""
     return start + len(data[start:].rstrip(b"\0"))
 
 
-def _entries_behind(
+def _entries_after(
     data: bytes, offset: int, salt: int, least_tick: int
 ) -> Iterator[tuple[int, int]]:
-    """Kind and tick of every good entry behind `offset` whose tick is at least this."""
+    """Yield kind and tick of every valid entry after `offset` with at least this tick."""
     for start in _entry_start.finditer(data, offset + 1):
         for kind, tick, _, _ in islice(good_entries(data, start.start(), salt), 1):
             if tick >= least_tick:
@@ -361,15 +374,18 @@ def _entries_behind(
 
 
 def newest_tick(data: bytes, offset: int, least_tick: int) -> int:
-    """The newest tick, from `least_tick` on, that good entries at `offset` or behind it name; or 0.
+    """Return the newest tick, from `least_tick` on, of valid entries at or after `offset`; or 0.
 
-    For segments that cannot be read in order: whatever is left of their entries counts."""
+    For segments that cannot be read in order: all remaining valid entries count.
+    """
     salt = int.from_bytes(data[_VERSION_END : _VERSION_END + 4])
-    return max((tick for _, tick in _entries_behind(data, offset - 1, salt, least_tick)), default=0)
+    return max((tick for _, tick in _entries_after(data, offset - 1, salt, least_tick)), default=0)
 
 
 def _has_unwritten_sector(data: bytes, start: int, end: int) -> bool:
-    """Whether a sector between `start` and `end` is all zeros, the first one from `start` on."""
+    """Return whether a sector between `start` and `end` is all zeros, the first one from `start`
+    on.
+    """
     boundary = start - start % SECTOR_BYTES
     for sector in range(boundary, end, SECTOR_BYTES):
         part = data[max(sector, start) : sector + SECTOR_BYTES]
@@ -378,34 +394,18 @@ def _has_unwritten_sector(data: bytes, start: int, end: int) -> bool:
     return False
 
 
-# The sparse index of a segment: which tick and which time stand about where.
-#
-#
-# Numbers are big-endian, times are nanoseconds and signed. There is a point for the first record
-# and then for one about every so many bytes; reading starts at the point before what is wanted.
-# Rules:
-#
-# 1. An index is written when its segment is full and will not change any more. Its CRC of the whole
-#    segment lets a start verify the segment without looking at every record.
-# 2. An index holds nothing of its own: one that is missing, damaged or of another format is made
-#    again from the segment.
-# 3. Times never decrease with the tick, so both can be searched by halving.
-#
-# The functions are pure. `IndexBuilder` keeps the points of the segment that is being written.
-
-
 INDEX_VERSION = 1
 _INDEX_MAGIC = b"anabridx"
 _fields = struct.Struct(">8sHQQqqIQII")
 _point = struct.Struct(">QQq")
 _crc = struct.Struct(">I")
 
-#: When the record was made, in nanoseconds.
+#: Returns the time of a record in nanoseconds.
 TimeOf = Callable[[bytes], int]
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """Where one record stands."""
+    """The position of one record."""
 
     tick: int
     offset: int
@@ -413,7 +413,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
 
 class SparseIndex(msgspec.Struct, frozen=True):
-    """What is known of a full segment."""
+    """The index of a full segment."""
 
     first_tick: int
     #: `first_tick` − 1 if the segment holds no record.
@@ -422,7 +422,7 @@ class SparseIndex(msgspec.Struct, frozen=True):
     first_time_ns: int
     last_time_ns: int
     salt: int
-    #: Of the segment: its bytes, and the CRC of all of them.
+    #: The size of the segment in bytes, and its CRC.
     length: int
     crc: int
     points: Sequence[Point]
@@ -433,17 +433,17 @@ _time_of = attrgetter("time_ns")
 
 
 def point_before_tick(points: Sequence[Point], tick: int) -> Point:
-    """The last point that is not behind this tick; the first one if there is none."""
+    """Return the last point that is not after this tick; the first one if there is none."""
     return points[max(bisect_right(points, tick, key=_tick_of) - 1, 0)]
 
 
 def point_before_time(points: Sequence[Point], time_ns: int) -> Point:
-    """The last point before this time; the first one if there is none."""
+    """Return the last point before this time; the first one if there is none."""
     return points[max(bisect_left(points, time_ns, key=_time_of) - 1, 0)]
 
 
 def encode_index(index: SparseIndex) -> bytes:
-    """The index as the bytes of its file."""
+    """Encode the index file."""
     head = _fields.pack(
         _INDEX_MAGIC,
         INDEX_VERSION,
@@ -462,7 +462,7 @@ def encode_index(index: SparseIndex) -> bytes:
 
 
 def decode_index(data: bytes) -> SparseIndex | None:
-    """The index that these bytes are; None if they are damaged or of another format."""
+    """Decode an index file; None if it is damaged or of another format."""
     body = data[: -_crc.size]
     if len(body) < _fields.size or _crc.unpack(data[-_crc.size :])[0] != crc32(body):
         return None
@@ -478,14 +478,14 @@ def decode_index(data: bytes) -> SparseIndex | None:
 
 
 class IndexBuilder:
-    """Gathers the points of a segment as its records come."""
+    """Collects the points of a segment as its records are written."""
 
     __slots__ = ("_last", "_next_offset", "_stride_bytes", "_time_of", "points")
 
     def __init__(self, stride_bytes: int, time_of: TimeOf) -> None:
         self._stride_bytes = stride_bytes
         self._time_of = time_of
-        #: Only ever grows, so that another thread may look things up in it.
+        #: Append-only, so that another thread may search it.
         self.points: list[Point] = []
         self._next_offset = 0
         self._last = b""
@@ -493,7 +493,7 @@ class IndexBuilder:
     def add(
         self, first_tick: int, offsets: Iterable[int], records: Sequence[bytes], end: int
     ) -> None:
-        """Records of consecutive ticks follow, at these offsets; all of them before `end`."""
+        """Add records of consecutive ticks at these offsets, all of them before `end`."""
         if records:
             self._last = records[-1]
         next_offset = self._next_offset
@@ -509,7 +509,7 @@ class IndexBuilder:
     def finish(
         self, first_tick: int, last_tick: int, salt: int, length: int, crc: int
     ) -> SparseIndex:
-        """The index of the segment, which is full."""
+        """Return the index of the full segment."""
         first_time_ns = self.points[0].time_ns if self.points else 0
         last_time_ns = self._time_of(self._last) if self.points else 0
         return SparseIndex(

@@ -1,20 +1,20 @@
-"""The store: everything of one broker that survives, behind one door.
+"""The durable store of a broker: log, catalog and state directory behind one interface.
 
     store = Store.open(directory, network=…, broker=…, …)
-    store.recovered                        what the broker finds when it starts
-    store.append(…), put(…), sync(…)       as the core says; `listener.synced` answers
+    store.recovered                        the state that the broker finds when it starts
+    store.append(…), put(…), sync(…)       called by the core; `listener.synced` answers
 
-All methods but `pieces` are for the event loop's thread. They only take note, and never wait: a
-writer and a reader thread do the work and tell the listener. Rules:
+All methods except `pieces` are called by the event loop's thread. They only queue work and never
+block: a writer and a reader thread do the work and notify the listener. Rules:
 
-1. `listener.synced(n)` is said when everything before `sync(n)` is on disk, and not earlier.
-2. What was neither synced nor lost may be there after a crash, as any beginning of the appends and
-   any beginning of the puts (`core.contract`, rule 3).
-3. After `listener.failed` nothing is written any more. Whoever owns the store ends this
-   life; the next one finds out what is there.
-4. Opening verifies the whole log (`recovery`) and changes nothing if something is wrong with it.
+1. `listener.synced(n)` is called when everything before `sync(n)` is on disk, and not earlier.
+2. Operations that were not synced may survive a crash, as any prefix of the appends and any prefix
+   of the puts (`core.contract`, rule 3).
+3. After `listener.failed` nothing more is written. The owner of the store ends this life; the next
+   one examines what is on disk.
+4. Opening verifies the whole log (`log.Examination`) and changes nothing if it is corrupt.
 
-State: everything durable of a broker is in its directory (`directory`).
+State: all durable state of a broker is in its directory (`files.StateDirectory`).
 """
 
 import contextlib
@@ -47,127 +47,124 @@ from anabranch.store.segment import BODY_BYTES_MAX, ENTRY_OVERHEAD_BYTES, TimeOf
 
 
 class ReaderListener(Protocol):
-    """Is told what was read, by the reader's thread."""
+    """Receives the results of the reader, in the reader's thread."""
 
     def log_read(self, read: LogRead) -> None:
-        """The answer to one question."""
+        """Receive the result of one read."""
 
     def failed(self, error: Exception) -> None:
-        """Nothing more will be read."""
+        """Handle an error, after which nothing more is read."""
 
 
 class Reader:
-    """The reader: one thread that reads the log for those who ask, one after the other.
+    """A thread that reads the log, one request after the other.
 
-    Reading shares nothing with writing but the table of segments, so a full disk or a slow sync
-    holds nobody up who wants to read. Rules:
+    Reading shares only the table of segments with writing, so a full disk or a slow sync does not
+    delay readers. Rules:
 
-    1. Answers come in the order of the questions.
-    2. What was written can be read; what is still waiting to be written cannot. What is synced was
-       written.
-    3. A log that cannot be read any more is corrupt, or its disk is failing: that is told as the
-       error it is, once, and nothing is read after it.
+    1. Results are in the order of the requests.
+    2. Written records can be read, queued ones cannot. Synced records are written.
+    3. If the log cannot be read, it is corrupt or its disk is failing. The error is reported once,
+       and nothing is read after it.
 
-    State: the questions that are not answered yet. Safe to lose.
+    State: the pending requests. Safe to lose.
     """
 
     def __init__(self, log: SegmentedLog, listener: ReaderListener) -> None:
         self._log = log
         self._listener = listener
-        #: None means the end.
-        self._questions: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        #: None stops the thread.
+        self._requests: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="anabranch-reader", daemon=True)
         self._thread.start()
 
-    def ask(self, question: Read) -> None:
-        """Read this, after what was asked before."""
-        self._questions.put(question)
+    def ask(self, read: Read) -> None:
+        """Queue a read."""
+        self._requests.put(read)
 
     def close(self) -> None:
-        """Answer what was asked, and stop."""
-        self._questions.put(None)
+        """Finish the queued reads and stop."""
+        self._requests.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            while (asked := self._questions.get()) is not None:
-                records = read_records(self._log.pieces, asked.first, asked.last, asked.bytes_max)
-                self._listener.log_read(LogRead(asked.request, asked.first, records))
+            while (read := self._requests.get()) is not None:
+                records = read_records(self._log.pieces, read.first, read.last, read.bytes_max)
+                self._listener.log_read(LogRead(read.request, read.first, records))
         except (OSError, AnabranchError) as error:
             self._listener.failed(error)
 
 
 class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is made durable at once."""
+    """Limits of a group commit."""
 
     window_records: int = 1_024
     window_bytes: int = 2**20
-    #: How long to wait for room before trying again.
+    #: The delay before retrying when the disk is full.
     retry_s: float = 0.5
 
 
 class WriterListener(Protocol):
-    """Is told what comes of it, by the writer's thread."""
+    """Receives the results of the writer, in the writer's thread."""
 
     def synced(self, number: int) -> None:
         """Everything up to this sync is on disk."""
 
     def log_full(self, full: bool) -> None:
-        """There is no room for further records; or there is again."""
+        """There is no space for further records, or there is again."""
 
     def failed(self, error: Exception) -> None:
-        """Nothing more will be written."""
+        """Handle an error, after which nothing more is written."""
 
 
 class Batch:
-    """What is handed over at once."""
+    """Operations that are made durable together."""
 
     __slots__ = ("forget_tick", "number", "puts", "records")
 
     def __init__(self) -> None:
-        #: Of consecutive ticks, the first of which follows the batch before.
+        #: Records of consecutive ticks; the first follows the previous batch.
         self.records: list[bytes] = []
         self.puts: list[PutRow] = []
-        #: The sync that this ends with; 0 if none.
+        #: The sync at the end of the batch; 0 if none.
         self.number = 0
-        #: Records up to this tick may go; 0 if none.
+        #: Records up to this tick may be deleted; 0 if none.
         self.forget_tick = 0
 
     @property
     def size(self) -> int:
-        """Bytes that the records will take in the log, seal included."""
+        """The bytes that the records take in the log, seal included."""
         return sum(map(len, self.records)) + (len(self.records) + 1) * ENTRY_OVERHEAD_BYTES
 
     def take_in(self, later: "Batch") -> None:
-        """Make one batch of two."""
+        """Merge a later batch into this one."""
         self.records += later.records
         self.puts += later.puts
         self.number = later.number or self.number
         self.forget_tick = max(self.forget_tick, later.forget_tick)
 
 
-#: What can go wrong in the writer, beside mistakes of this program.
+#: The errors of the writer, apart from bugs.
 _FAILURES = (OSError, sqlite3.Error, AnabranchError)
 
 
 class Writer:
-    """The writer: one thread that makes things durable, many of them at a time.
+    """A thread that makes operations durable with group commit.
 
-    The event loop's thread hands over batches; the writer takes all that wait as one, up to a
-    window, and does: reserve room, one write, one fdatasync, the seal, one transaction of the
-    catalog if something was put, and then the word. While it is at it, the next batches gather:
-    group commit. Rules:
+    The event loop's thread hands over batches. The writer merges all waiting batches, up to a
+    window, and then reserves space, writes once, calls fdatasync once, writes the seal, commits one
+    catalog transaction if there are puts, and notifies the listener. Meanwhile the next batches
+    accumulate. Rules:
 
-    1. Things happen in the order they were handed over. Only deletion does not wait where there is
-       no room: it makes some, and concerns nothing but what is synced.
-    2. A log that is full is said to be so at once, while there is still room in the reserve. What
-       does not even fit there waits, unsynced, and is tried again after a while, and after every
-       deletion.
-    3. If the catalog has no room, the log gives half of its reserve back.
-    4. Any other error is told once, and is the last thing that happens. Nothing is written after
-       it.
+    1. Operations happen in the order in which they were handed over. Only deletion may go first if
+       there is no space: it frees some, and concerns only synced records.
+    2. A full log is reported at once, while there is still space in the reserve. A batch that does
+       not fit there waits, unsynced, and is retried periodically and after every deletion.
+    3. If there is no space for the catalog, the log returns half of its reserve.
+    4. Any other error is reported once, and nothing is written after it.
 
-    State: what was handed over and is not synced. Safe to lose: nobody was told that it is.
+    State: batches that are not synced. Safe to lose: they were not confirmed.
     """
 
     def __init__(
@@ -178,7 +175,7 @@ class Writer:
         self._listener = listener
         self._options = options
         self._waiting: deque[Batch] = deque()
-        #: Guards the row of what waits; the bell wakes the thread when it sleeps.
+        #: Guards the queue; the bell wakes the thread when it sleeps.
         self._lock = threading.Lock()
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._is_asleep = False
@@ -190,20 +187,20 @@ class Writer:
     # -- the event loop's side ------------------------------------------------------------------
 
     def hand_over(self, batch: Batch) -> None:
-        """Make this durable, after everything before."""
+        """Make a batch durable, after all earlier ones."""
         with self._lock:
             self._waiting.append(batch)
             self._wake()
 
     def close(self) -> None:
-        """Finish what was handed over, if there is room for it, and stop."""
+        """Finish the queued batches, if there is space, and stop."""
         with self._lock:
             self._is_closing = True
             self._wake()
         self._thread.join()
 
     def _wake(self) -> None:
-        """Ring once for every sleep; the lock is held."""
+        """Wake the thread once per sleep; the lock is held."""
         if self._is_asleep:
             self._is_asleep = False
             self._bell.put(None)
@@ -215,13 +212,13 @@ class Writer:
             while (batch := self._next()) is not None and self._perform(batch):
                 pass
             self._log.close()
-            self._remember()
+            self._record_log_end()
         except _FAILURES as error:
             self._log.abandon()
             self._listener.failed(error)
 
     def _next(self) -> Batch | None:
-        """All that waits, up to the window; None when it is time to stop."""
+        """Merge the waiting batches up to the window; return None to stop."""
         while True:
             with self._lock:
                 if self._waiting:
@@ -236,7 +233,7 @@ class Writer:
                 return Batch()
 
     def _sleep(self, longest_s: float | None) -> bool:
-        """Wait for the bell; False if that took too long. `_is_asleep` was set, under the lock."""
+        """Wait for the bell; return False on timeout. `_is_asleep` was set under the lock."""
         try:
             self._bell.get(timeout=longest_s)
         except Empty:
@@ -244,7 +241,7 @@ class Writer:
                 if self._is_asleep:
                     self._is_asleep = False
                     return False
-            # It was rung in this very moment.
+            # The bell rang at this moment.
             self._bell.get()
         return True
 
@@ -255,10 +252,12 @@ class Writer:
         )
 
     def _perform(self, batch: Batch) -> bool:
-        """Make a batch durable and say so; False if this life ends before there is room."""
+        """Make a batch durable and report it; return False if the writer stops before there is
+        space.
+        """
         log = self._log
         if batch.records:
-            if not self._wait_for_room(batch):
+            if not self._wait_for_space(batch):
                 return False
             log.append(batch.records)
             log.sync()
@@ -271,93 +270,95 @@ class Writer:
         if batch.forget_tick:
             log.forget(batch.forget_tick)
         if log.rotate():
-            self._remember()
-        self._tell(log.is_full)
+            self._record_log_end()
+        self._report_full(log.is_full)
         return True
 
-    def _remember(self) -> None:
-        """Have in the catalog how far the log is; it does without, if there is no room."""
+    def _record_log_end(self) -> None:
+        """Record the end of the log in the catalog; skip it if there is no space."""
         with contextlib.suppress(CatalogFullError):
             self._catalog.commit([], LogFacts(self._log.last_tick, self._log.begun_tick))
 
     def _commit(self, batch: Batch) -> bool:
-        """Have this in the catalog; False if this life ends before there is room."""
+        """Commit the puts to the catalog; return False if the writer stops before there is
+        space.
+        """
         while True:
             try:
                 facts = LogFacts(self._log.last_tick, self._log.begun_tick)
                 self._catalog.commit(batch.puts, facts)
             except CatalogFullError:
                 self._log.give_back()
-                self._tell(True)
+                self._report_full(True)
                 if not self._pause(batch):
                     return False
             else:
                 return True
 
-    def _wait_for_room(self, batch: Batch) -> bool:
-        """True when a batch can be appended; False if this life ends before."""
+    def _wait_for_space(self, batch: Batch) -> bool:
+        """Wait until a batch can be appended; return False if the writer stops before."""
         while not self._log.reserve(batch.size):
-            self._tell(True)
+            self._report_full(True)
             if not self._pause(batch):
                 return False
-        self._tell(self._log.is_full)
+        self._report_full(self._log.is_full)
         return True
 
     def _pause(self, batch: Batch) -> bool:
-        """Wait a while, or for a deletion; False if there is no time left."""
+        """Wait for the retry delay or a deletion; return False if the writer stops."""
         with self._lock:
             forget_tick = self._take_forget(batch)
-            sleeps = not self._is_closing and not forget_tick
-            self._is_asleep = sleeps
-        if sleeps:
+            is_sleeping = not self._is_closing and not forget_tick
+            self._is_asleep = is_sleeping
+        if is_sleeping:
             self._sleep(self._options.retry_s)
         if forget_tick:
             self._log.forget(forget_tick)
         return not self._is_closing
 
     def _take_forget(self, current: Batch) -> int:
-        """What may be deleted ahead of its turn, or 0; rule 1."""
+        """Return the tick up to which records may be deleted out of turn, or 0 (rule 1)."""
         batches = (current, *self._waiting)
         tick = max(batch.forget_tick for batch in batches)
         for batch in batches:
             batch.forget_tick = 0
         return tick
 
-    def _tell(self, full: bool) -> None:
+    def _report_full(self, full: bool) -> None:
         if full != self._is_full:
             self._is_full = full
             self._listener.log_full(full)
 
 
 _ANY_BYTES = 1 << 62
-#: Records before those of the last segment that a start has in memory at once.
+#: The size of older records, before the last segment, that a start loads into memory.
 _EAGER_BYTES = 256 * 1024 * 1024
 
-#: Catalog, first and last tick of the log → the first tick whose record the broker wants to see.
+#: Catalog tables → the first tick whose record the broker needs.
 NeededFrom = Callable[[Mapping[str, Mapping[str, bytes]]], int]
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a store works; the defaults are for a broker on a disk of today."""
+    """Options of a store; the defaults suit a broker on a current disk."""
 
     log: LogOptions = LogOptions()
     writer: WriterOptions = WriterOptions()
 
 
 class Listener(Protocol):
-    """Is told what the store did, by its threads."""
+    """Receives the results of the store, in its threads."""
 
     def synced(self, number: int) -> None:
         """Everything up to this sync is on disk."""
 
     def log_read(self, read: LogRead) -> None:
-        """What a read asked for."""
+        """Receive the result of a read."""
 
     def log_full(self, full: bool) -> None:
-        """There is no room for further appends; or there is again."""
+        """There is no space for further appends, or there is again."""
 
     def failed(self, error: Exception) -> None:
-        """The store has come to its end."""
+        """Handle an error, after which the store is unusable."""
 
 
 class Store:
@@ -379,7 +380,7 @@ class Store:
         self._options = options
         self.notes = [*log.notes]
         self.recovered = _recovered(catalog, log, needed_from)
-        # What was found is in the broker's hands now; from here on the catalog only writes.
+        # The broker has the recovered state now; from here on the catalog is only written.
         catalog.tables = {}
         catalog.damaged = []
         self._next_tick = log.last_tick + 1
@@ -400,7 +401,7 @@ class Store:
         time_of: TimeOf = record_time_ns,
         open_file: OpenFile = DiskFile,
     ) -> "Store":
-        """Take the directory, make sure that all is well in it, and start."""
+        """Lock and verify the directory, and start the threads."""
         with contextlib.ExitStack() as undo:
             held = StateDirectory(directory, network, broker)
             undo.callback(held.release)
@@ -424,14 +425,14 @@ class Store:
             undo.pop_all()
         return store
 
-    # -- what the core says ---------------------------------------------------------------------
+    # -- called by the core ---------------------------------------------------------------------
 
     def append(self, tick: int, record: bytes) -> None:
-        """Add a record to the log, unsynced."""
+        """Append a record to the log, unsynced."""
         if tick != self._next_tick or len(record) > BODY_BYTES_MAX:
             raise LocalError(
-                f"tick {tick} of {len(record)} bytes cannot be appended: the next one is"
-                f" {self._next_tick}, and it has at most {BODY_BYTES_MAX} bytes"
+                f"tick {tick} of {len(record)} bytes cannot be appended: the next tick is"
+                f" {self._next_tick}, with at most {BODY_BYTES_MAX} bytes"
             )
         self._next_tick = tick + 1
         if len(self._batch.records) >= self._options.writer.window_records:
@@ -439,31 +440,32 @@ class Store:
         self._batch.records.append(record)
 
     def put(self, table: str, key: str, value: bytes | None) -> None:
-        """Remember a value in the catalog, unsynced; None forgets it."""
+        """Set a value in the catalog, unsynced; None deletes it."""
         self._batch.puts.append((table, key, value))
 
     def sync(self, number: int) -> None:
-        """Make everything so far durable, then say so."""
+        """Make everything so far durable, then notify the listener."""
         self._batch.number = number
         self._hand_over()
 
     def read(self, request: int, first: int, last: int, bytes_max: int) -> None:
-        """Read records from `first` on up to `last` or fewer, then tell them."""
+        """Read records from `first` to `last`, or fewer, and pass them to the listener."""
         self._reader.ask(Read(request, first, last, bytes_max))
 
     def pieces(self) -> Sequence[Piece]:
-        """What there is to read at this moment, for a thread of somebody else's (`bulk`).
+        """Return the readable segments at this moment, for another thread (`bulk`).
 
-        What is not synced is among it."""
+        They include unsynced records.
+        """
         return self._log.pieces
 
     @property
     def unused_bytes(self) -> int:
-        """What can be put into the catalog before its file grows, by the last sync."""
+        """The free space in the catalog file, as of the last sync."""
         return self._catalog.unused_bytes
 
     def forget(self, tick: int) -> None:
-        """Records up to this tick may be deleted; all of them are synced."""
+        """Allow the deletion of records up to this tick; all of them are synced."""
         self._batch.forget_tick = tick
         self._hand_over()
 
@@ -471,12 +473,13 @@ class Store:
         batch, self._batch = self._batch, Batch()
         self._writer.hand_over(batch)
 
-    # -- the end --------------------------------------------------------------------------------
+    # -- closing --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Finish what was begun, as far as there is room for it, and let the directory go.
+        """Finish the queued operations, if there is space, and release the directory.
 
-        This waits for the disk; nothing may be called after it."""
+        This waits for the disk. Nothing may be called after it.
+        """
         self._hand_over()
         self._writer.close()
         self._reader.close()
@@ -485,7 +488,7 @@ class Store:
 
 
 class LogRecords(Sequence[bytes]):
-    """Records of a log that are read when they are looked at: a long log need not fit in memory."""
+    """Records of a log that are read lazily: a long log need not fit in memory."""
 
     __slots__ = ("_first", "_last", "_pieces")
 
@@ -519,10 +522,10 @@ class LogRecords(Sequence[bytes]):
 
 def _recovered(catalog: Catalog, log: SegmentedLog, needed_from: NeededFrom) -> Recovered:
     first, last = log.first_tick, log.last_tick
-    # A row that is damaged may have said something that only the log can tell now.
+    # A damaged row may have contained something that only the log can provide now.
     needed = first if catalog.damaged else needed_from(catalog.tables)
     wanted = min(max(needed, first), last + 1)
-    # The last segment has just been read as a whole.
+    # The last segment has just been read completely.
     recent_first, recent = log.take_recent()
     older = read_records(log.pieces, wanted, recent_first - 1, _EAGER_BYTES)
     if wanted + len(older) < recent_first:

@@ -99,8 +99,8 @@ def test_ls_shows_every_segment_with_ticks_times_and_sizes(state: Path) -> None:
 
 
 def test_ls_of_what_is_no_log_is_refused(tmp_path: Path) -> None:
-    assert "holds no log" in error_of(run("ls", tmp_path))
-    assert "is no directory" in error_of(run("ls", tmp_path / "missing"))
+    assert "contains no log" in error_of(run("ls", tmp_path))
+    assert "is not a directory" in error_of(run("ls", tmp_path / "missing"))
 
 
 # -- cat
@@ -264,7 +264,7 @@ def test_repair_refuses_a_running_broker_and_what_is_no_log(state: Path, tmp_pat
     assert "is in use by process" in error_of(run("repair", state))
     store.close()
     assert "does not exist" in error_of(run("repair", tmp_path / "a" / "b"))
-    assert "is in no state directory" in error_of(run("repair", tmp_path))
+    assert "is not in a state directory" in error_of(run("repair", tmp_path))
 
 
 # -- aside

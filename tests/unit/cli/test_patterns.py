@@ -133,7 +133,7 @@ def test_a_port_for_clients_is_told_from_a_broker_that_is_down(
         (("sub", "ADDRESS", "--pattern", RISE, "--since", "1h"), "from now on"),
         (("sub", "ADDRESS", "--matches", "x", "--best-effort"), "are for events"),
         (("sub", "ADDRESS", "TRUE", "--pattern", RISE), "'TRUE' is no address; --pattern"),
-        (("sub", "ADDRESS", RISE), "what has filters in braces is a pattern"),
+        (("sub", "ADDRESS", RISE), "filters in braces belong to a pattern"),
         (("sub", "ADDRESS", "TRUE", "--placement", "cost"), "is for --pattern"),
         (("pattern", "define", "ADDRESS", "x"), "give an id and a pattern"),
         (("pattern", "define", "x"), "give an id and a pattern"),

@@ -51,7 +51,7 @@ def test_an_event_outside_of_what_is_advertised_is_found_before_anything_is_publ
     done = invoke(*words)
     assert done.exit_code == 2
     assert "line 2:" in done.stderr
-    assert "which is price > 10" in done.stderr
+    assert "advertisements, price > 10" in done.stderr
     assert "nothing was published" in done.stderr
     done = invoke(*words[:-2], "--advertise", "price > 1 AND price < 0")
     assert done.exit_code == 2

@@ -237,7 +237,7 @@ def test_a_broker_that_hangs_up_at_once_is_not_asked_all_the_time() -> None:
                     a.cut_clients()
                 await until(lambda: calls == 9)
                 # Eight connections are eight pauses, each twice as long at most as the last.
-                assert client._roaming._failures >= 7
+                assert client._connections._failures >= 7
 
     run(story)
     assert calls <= 9

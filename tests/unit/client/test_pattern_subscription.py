@@ -30,7 +30,7 @@ def test_a_batch_goes_up_to_what_cannot_be_read_and_goes_on_after_it(bad: int) -
             first = await matches.get()
             await given_again(matches, first, bad)
             before = await matches.get_batch() if bad else []
-            with pytest.raises(RemoteError, match="does not tell of a match"):
+            with pytest.raises(RemoteError, match="is not a notification"):
                 await matches.get_batch()
             after = await matches.get_batch() if bad < 4 else []
             ticks = [each.received.tick - first.received.tick - 100 for each in (*before, *after)]

@@ -25,7 +25,7 @@ def test_a_draft_has_the_time_it_is_given_unless_it_has_its_own() -> None:
 
 
 def test_an_event_that_has_an_id_is_no_draft() -> None:
-    with pytest.raises(EventError, match="has the id sink:3:4 already"):
+    with pytest.raises(EventError, match="already has the id sink:3:4"):
         encode_draft(Event({}, id=ID))
     with pytest.raises(RemoteError, match="not an event without an id"):
         check_draft(encode_event(Event({}, id=ID)), DEFAULT_LIMITS)

@@ -98,7 +98,7 @@ def test_an_unknown_persistence_is_refused(value: object) -> None:
         ((1,), "destination is of type int"),
         (("",), "destination is empty"),
         (("a\n",), "control character"),
-        (("a", "b", "a"), "destination 'a' is there twice"),
+        (("a", "b", "a"), "duplicate destination 'a'"),
     ],
 )
 def test_bad_destinations_are_refused(destinations: object, complaint: str) -> None:

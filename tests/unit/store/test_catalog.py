@@ -48,7 +48,7 @@ ODD_ROWS = [
     ("'t'", "'k'", "7", "0", ("t", "k", b"7", "type")),
     ("'t'", "x'6b'", "x'00'", "0", ("t", "k", b"\0", "type")),
     ("x'ff'", "'k'", "x'00'", "0", ("\\xff", "k", b"\0", "type")),
-    ("'t'", "CAST(x'ff' AS TEXT)", "x'00'", "0", ("t", "\\xff", b"\0", "no text")),
+    ("'t'", "CAST(x'ff' AS TEXT)", "x'00'", "0", ("t", "\\xff", b"\0", "not text")),
     ("'t'", "'k'", "x'00'", "'crc'", ("t", "k", b"\0", "was changed")),
     ("'t'", "'k'", "x'00'", "1", ("t", "k", b"\0", "was changed")),
 ]
@@ -110,7 +110,7 @@ def test_facts_about_the_log_that_are_no_numbers_are_refused(tmp_path: Path, val
     connection.execute(f"UPDATE log SET synced = {value}")
     connection.commit()
     connection.close()
-    with pytest.raises(LocalError, match="is corrupt: what it says about the log"):
+    with pytest.raises(LocalError, match="is corrupt: its facts about the log"):
         Catalog(path)
 
 

@@ -196,7 +196,7 @@ def test_every_cut_and_changed_bit_of_an_index_is_harmless(specimen: Specimen) -
         path.write_bytes(changed)
         records, notes = reopened(specimen.state)
         assert records == bodies(TICKS)
-        assert [f"made the index of {path.stem}.segment again" in note for note in notes] == [True]
+        assert [f"rebuilt the index of {path.stem}.segment" in note for note in notes] == [True]
         assert path.read_bytes() == data
 
 
@@ -245,7 +245,7 @@ def test_a_segment_that_was_begun_and_not_yet_known_may_be_torn(specimen: Specim
 
 def test_a_file_that_is_no_segment_is_refused(specimen: Specimen) -> None:
     (specimen.state / "log" / "5.segment").write_bytes(b"")
-    with pytest.raises(LocalError, match=r"5\.segment is no name of a segment"):
+    with pytest.raises(LocalError, match=r"5\.segment is not the name of a segment"):
         Bench(specimen.state)
 
 

@@ -133,7 +133,7 @@ def test_a_tick_out_of_order_is_refused_and_is_not_written(place: Path) -> None:
     bench = Bench(place / "s")
     bench.write(3)
     for tick in (3, 5):
-        with pytest.raises(LocalError, match=f"tick {tick} of 4 bytes .* the next one is 4"):
+        with pytest.raises(LocalError, match=f"tick {tick} of 4 bytes .* the next tick is 4"):
             bench.store.append(tick, b"some")
     bench.store.close()
     assert reopened(place / "s")[0] == bodies(3)

@@ -187,5 +187,5 @@ def test_a_segment_that_is_not_the_first_damaged_one_is_refused(state: Path) -> 
 
 
 def test_a_path_outside_a_state_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="is in no state directory"):
+    with pytest.raises(LocalError, match="is not in a state directory"):
         Repair(tmp_path / "x" / "y.segment")

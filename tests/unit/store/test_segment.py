@@ -251,19 +251,19 @@ def test_an_unsealed_record_of_zeros_with_a_changed_bit_counts_as_torn() -> None
 @pytest.mark.parametrize(
     ("log", "tick", "reason"),
     [
-        ([HEADER, RECORDS[1]], 5, "tick 6 stands in its place"),
-        ([HEADER, RECORDS[0], RECORDS[0]], 6, "tick 5 stands in its place"),
-        ([HEADER, RECORDS[0], RECORDS[2], RECORDS[3]], 6, "tick 7 stands in its place"),
-        ([HEADER, encode_seal(5, SALT)], 5, "confirmed, up to tick 5, and is not there"),
-        ([HEADER, RECORDS[0], encode_seal(9, SALT)], 6, "up to tick 9"),
+        ([HEADER, RECORDS[1]], 5, "tick 6 is in its place"),
+        ([HEADER, RECORDS[0], RECORDS[0]], 6, "tick 5 is in its place"),
+        ([HEADER, RECORDS[0], RECORDS[2], RECORDS[3]], 6, "tick 7 is in its place"),
+        ([HEADER, encode_seal(5, SALT)], 5, "up to 5 were confirmed, and it is missing"),
+        ([HEADER, RECORDS[0], encode_seal(9, SALT)], 6, "up to 9 were confirmed"),
         ([HEADER, RECORDS[0], encode_entry(6, b"x", SALT + 1)], 6, "changed after it was"),
         ([HEADER, RECORDS[0][:18], RECORDS[1]], 5, "changed after it was written"),
         ([HEADER, LONG[:90], RECORDS[1], RECORDS[2]], 5, "missing between it and tick 6"),
         ([HEADER, LONG[:90], RECORDS[1], bytes(900)], 5, "missing between it and tick 6"),
         ([HEADER, RECORDS[0], HEADER, RECORDS[1]], 6, "changed after it was written"),
-        ([RECORDS[0]], 5, "no segment of a log"),
-        ([b"anabrlo_"], 5, "no segment of a log"),
-        ([bytes(HEADER_BYTES), *RECORDS], 5, "no segment of a log"),
+        ([RECORDS[0]], 5, "not a segment of a log"),
+        ([b"anabrlo_"], 5, "not a segment of a log"),
+        ([bytes(HEADER_BYTES), *RECORDS], 5, "not a segment of a log"),
         ([HEADER[:12], bytes(HEADER_BYTES - 12), *RECORDS], 5, "the header of the segment"),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_later_format_is_refused_and_not_called_corrupt() -> None:
         patch.setattr(segment, "FORMAT_VERSION", 3)
         later = segment_header(FIRST)
     with pytest.raises(
-        LocalError, match="segment has format 3, this program knows only formats up to 2"
+        LocalError, match="segment has format 3, this program supports only formats up to 2"
     ) as caught:
         scan(later, FIRST)
     assert not isinstance(caught.value, CorruptError)

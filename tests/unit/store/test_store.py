@@ -264,7 +264,7 @@ def test_an_unreadable_directory_is_refused_in_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("identity.toml", "identity.toml is missing, which says whose it is"),
+        ("identity.toml", "identity.toml, which names its owner, is missing"),
         ("catalog.sqlite", "catalog.sqlite is missing"),
     ],
 )

@@ -99,7 +99,7 @@ def test_an_index_that_does_not_agree_is_a_finding(state: Path) -> None:
     }
     changes: dict[str, dict[str, object]] = {
         "of another segment": {"crc": index.crc ^ 1},
-        "does not stand at byte": {"points": [first, type(first)(2, 99, 20)]},
+        "is not at byte": {"points": [first, type(first)(2, 99, 20)]},
         "has another time": {"points": [first, type(second)(2, second.offset, 21)]},
         "not in order": {"points": [first, first]},
     }
@@ -126,10 +126,10 @@ def test_what_is_no_log_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "half" / "log").mkdir(parents=True)
     for name, complaint in (
-        ("file", "is no directory"),
-        ("missing", "is no directory"),
-        ("empty", "holds no log"),
-        ("half", "is no state directory"),
+        ("file", "is not a directory"),
+        ("missing", "is not a directory"),
+        ("empty", "contains no log"),
+        ("half", "is not a state directory"),
     ):
         with pytest.raises(LocalError, match=complaint):
             locate(tmp_path / name)

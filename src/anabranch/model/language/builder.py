@@ -1,7 +1,7 @@
 """Filters written in Python: `(attr("price") > 50) & attr("symbol").startswith("A")`.
 
-`attr` names an attribute; comparing it or calculating with it gives the same trees as the text
-would. Conditions are joined by `&`, `|` and `~`:
+`attr` names an attribute; comparing it or calculating with it builds the same trees as the text.
+Conditions are joined by `&`, `|` and `~`:
 
     (attr("a") == 1) & ~attr("b").like("x%") | attr("c").is_in([1, 2, 3])
     attr("high") - attr("low") > 0.5 * attr("open")
@@ -10,10 +10,10 @@ would. Conditions are joined by `&`, `|` and `~`:
 Rules:
 
 1. `&` and `|` bind tighter than comparisons in Python, so comparisons need parentheses.
-2. `and`, `or`, `not` and chained comparisons ask a condition for its truth, which it does not have
-   before there is an event. They raise `FilterError` instead of dropping half of the filter.
-3. A value is a str, an int of 64 bits, a finite float, a bool or bytes. Anything else raises at
-   once: NaN equals nothing, and None is asked for with `is_null()`.
+2. `and`, `or`, `not` and chained comparisons need the truth value of a condition, which it does not
+   have without an event. They raise `FilterError` instead of dropping half of the filter.
+3. A value is a str, an int of 64 bits, a finite float, a bool or bytes. Everything else raises at
+   once: NaN equals nothing, and None is tested with `is_null()`.
 4. `expression` is the tree, checked against the default limits; `Filter` takes the condition.
 """
 
@@ -50,7 +50,7 @@ Scalar = str | int | float | bool | bytes
 
 
 class Condition:
-    """Something that will be true, false or unknown of an event."""
+    """A condition that is true, false or unknown for an event."""
 
     __slots__ = ("_tree",)
 
@@ -59,7 +59,7 @@ class Condition:
 
     @property
     def expression(self) -> Expression:
-        """The tree, checked."""
+        """The checked tree."""
         check_expression(self._tree)
         return self._tree
 
@@ -80,14 +80,14 @@ class Condition:
 
     def __bool__(self) -> NoReturn:
         raise FilterError(
-            f"the condition {self} has no truth before there is an event",
+            f"the condition {self} has no truth value without an event",
             expected="& for and, | for or, ~ for not, .between() for a chain, .is_in() for in",
         )
 
     def __eq__(self, other: object) -> NoReturn:
         raise FilterError(f"the condition {self} is not a value", expected="& or |")
 
-    # Where == does not answer with a truth, sets and dictionaries cannot work.
+    # Without a boolean ==, sets and dictionaries cannot work.
     __hash__ = None  # type: ignore[assignment]
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Condition:
 
 
 class Term(Condition):
-    """An attribute, or arithmetic over attributes: something with a value."""
+    """An attribute, or arithmetic over attributes: an operand with a value."""
 
     __slots__ = ()
 
@@ -159,11 +159,11 @@ class Term(Condition):
         return Term(Positive(self._tree))
 
     def between(self, low: "Term | Scalar", high: "Term | Scalar") -> Condition:
-        """Both ends included; nothing lies between 5 and 1."""
+        """Between `low` and `high`, both included; nothing lies between 5 and 1."""
         return (self >= low) & (self <= high)
 
     def is_in(self, items: "Iterable[Term | Scalar]") -> Condition:
-        """Equal to one of `items`, of which there must be one."""
+        """Equal to one of `items`, which must not be empty."""
         if isinstance(items, str | bytes):
             raise FilterError("is_in takes a list of values", expected=f"is_in([{items!r}])")
         trees = tuple(_value_tree(item) for item in items)
@@ -172,27 +172,27 @@ class Term(Condition):
         return Condition(In(self._tree, trees))
 
     def like(self, pattern: str, escape: str = "") -> Condition:
-        """`%` in the pattern is any text, `_` any one character."""
+        """LIKE: `%` in the pattern is any text, `_` any one character."""
         return Condition(Like(self._tree, pattern, escape))
 
     def startswith(self, prefix: str) -> Condition:
-        """Text that starts with `prefix`, in which nothing is special."""
-        return self._around("", prefix, "%")
+        """Text that starts with `prefix`, taken literally."""
+        return self._literal_like("", prefix, "%")
 
     def endswith(self, suffix: str) -> Condition:
-        """Text that ends with `suffix`, in which nothing is special."""
-        return self._around("%", suffix, "")
+        """Text that ends with `suffix`, taken literally."""
+        return self._literal_like("%", suffix, "")
 
     def contains(self, part: str) -> Condition:
-        """Text that has `part` in it, in which nothing is special."""
-        return self._around("%", part, "%")
+        """Text that contains `part`, taken literally."""
+        return self._literal_like("%", part, "%")
 
     def is_null(self) -> Condition:
-        """The event has no such value."""
+        """The event does not have this value."""
         return Condition(IsNull(self._tree))
 
     def is_not_null(self) -> Condition:
-        """The event has such a value."""
+        """The event has this value."""
         return ~self.is_null()
 
     def _compare(self, order: Order, other: "Term | Scalar") -> Condition:
@@ -204,25 +204,25 @@ class Term(Condition):
     def _calculate_reversed(self, operator: Operator, other: Scalar) -> "Term":
         return Term(Arithmetic(operator, _value_tree(other), self._tree))
 
-    def _around(self, before: str, literal: str, behind: str) -> Condition:
+    def _literal_like(self, before: str, literal: str, after: str) -> Condition:
         pattern, escape = escape_literal(literal)
-        return Condition(Like(self._tree, before + pattern + behind, escape))
+        return Condition(Like(self._tree, before + pattern + after, escape))
 
 
 def attr(name: str) -> Term:
-    """The attribute of this name."""
+    """Return the attribute of this name."""
     tree = Attribute(name)
     check_expression(tree)
     return Term(tree)
 
 
 def all_of(conditions: Iterable[Condition | bool]) -> Condition:
-    """The AND of all `conditions`, TRUE if there are none; for many, faster than `&`."""
+    """Return the AND of `conditions`, TRUE if there are none; for many, faster than `&`."""
     return Condition(conjunction_of(_condition_tree(condition) for condition in conditions))
 
 
 def any_of(conditions: Iterable[Condition | bool]) -> Condition:
-    """The OR of all `conditions`, FALSE if there are none; for many, faster than `|`."""
+    """Return the OR of `conditions`, FALSE if there are none; for many, faster than `|`."""
     return Condition(disjunction_of(_condition_tree(condition) for condition in conditions))
 
 
@@ -233,7 +233,7 @@ def _condition_tree(condition: Condition | bool) -> Expression:
         return Truth(condition)
     raise FilterError(
         f"{condition!r} is not a condition",
-        expected="a comparison; round it, parentheses: (attr('a') > 1) & (attr('b') > 2)",
+        expected="a comparison in parentheses: (attr('a') > 1) & (attr('b') > 2)",
     )
 
 
@@ -258,7 +258,7 @@ def _literal_tree(value: Scalar | Condition | None) -> Expression:
         case bytes():
             return Binary(value)
         case None:
-            raise FilterError("None is no value", expected="is_null() or is_not_null()")
+            raise FilterError("None is not a value", expected="is_null() or is_not_null()")
         case Condition():
             raise FilterError(f"the condition {value} is not a value", expected="& or |")
         case _:

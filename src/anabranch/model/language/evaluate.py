@@ -1,8 +1,8 @@
-"""What a filter says about an event: the meaning of the language, in three-valued logic.
+"""The semantics of filters: evaluation in three-valued logic, and compilation to functions.
 
 A condition is TRUE, FALSE or UNKNOWN, here True, False and None; an event matches only if its
-filter is TRUE. UNKNOWN comes from attributes the event does not have and from values that do not
-compare or calculate, and passes through the connectives as in SQL:
+filter is TRUE. UNKNOWN comes from missing attributes and from values that are not comparable or
+computable, and propagates as in SQL:
 
     AND   FALSE if any item is FALSE, else UNKNOWN if any is UNKNOWN, else TRUE
     OR    TRUE if any item is TRUE, else UNKNOWN if any is UNKNOWN, else FALSE
@@ -12,11 +12,26 @@ Rules:
 
 1. A value used as a condition is TRUE or FALSE if it is a truth, otherwise UNKNOWN.
 2. `x IN (a, b)` is `x = a OR x = b`.
-3. LIKE takes text; of anything else it is UNKNOWN.
+3. LIKE applies to text; for anything else it is UNKNOWN.
 4. `x IS NULL` is TRUE if x has no value and FALSE if it has one, NaN included. It is never UNKNOWN.
+5. Values of different kinds are not comparable, and neither is NaN; truths have no order
+   (`model.event`). Bytes are their own kind and are ordered like strings.
+6. Integer arithmetic is exact. A result outside 64 bits has no value: wrapping or rounding would
+   make a filter wrong.
+7. The quotient of two integers is an integer if it is exact and a float otherwise: 6 / 3 is 2 and 5
+   / 2 is 2.5.
+8. The remainder has the sign of the dividend, as in SQL and Java: -7 % 3 is -1.
+9. With one float operand the calculation uses floats. A result that is NaN or infinite has no
+   value.
+10. Division and remainder by zero have no value, for every kind of zero.
+11. Arithmetic is defined for numbers only; a truth is not a number.
 
-`evaluate` follows the definition word by word and is what everything else is tested against.
-`compile_condition` gives the same answers faster, see `compiled`.
+`evaluate` implements the definition literally and is the reference for all tests.
+`compile_condition` turns each node into a closure over the closures of its children, once, so that
+matching only calls functions. It decides as much as possible in advance: the kind of a literal, the
+items of a list that an attribute can equal, the search for a pattern. A compiled condition returns
+exactly the result of `evaluate`, UNKNOWN included. It keeps no state between calls, raises nothing,
+and may be called from any thread.
 """
 
 import math
@@ -47,25 +62,7 @@ from anabranch.model.language.expression import (
 )
 from anabranch.model.language.like import matcher_of, pattern_of
 
-# What the operators of the language do with two values.
-#
-# None stands for UNKNOWN and for the value that is not there; the two are one thing here.
-#
-# Rules:
-#
-# 1. Values of different kinds do not compare, nor does anything with NaN; truths have no order
-#    (rules 1 to 6 of `values`). Bytes are a kind of their own and order like strings.
-# 2. Integer arithmetic is exact. A result outside 64 bits has no value: wrapping round or rounding
-#    would make a filter lie.
-# 3. The quotient of two integers is an integer if it is one and a float otherwise: 6 / 3 is 2 and 5
-#    / 2 is 2.5.
-# 4. The remainder has the sign of the dividend, as in SQL and Java: -7 % 3 is -1.
-# 5. One float makes the calculation one of floats. A result that is NaN or infinite has no value.
-# 6. Division and remainder by zero have no value, whatever the kind of zero.
-# 7. Only numbers calculate; a truth is not a number.
-
-
-#: What an expression is worth.
+#: The result of an expression; None is UNKNOWN or a missing value.
 Result = str | int | float | bool | bytes | None
 
 #: For each comparison, the signs of `left - right` for which it holds.
@@ -80,18 +77,18 @@ _SIGNS: Final[dict[Order, tuple[int, ...]]] = {
 
 
 def is_number(value: Result) -> TypeGuard[Number]:
-    """Is it an integer or a float? A truth is neither, though Python says so."""
+    """Return whether it is an integer or a float; a truth is neither, although bool is an int."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_ordered(value: Result) -> TypeGuard[Number]:
-    """Is it a number that compares with others, which NaN does not?"""
-    # Only NaN differs from itself; math.isnan would overflow on an integer of 400 digits.
+    """Return whether it is a number that is comparable with others, which NaN is not."""
+    # Only NaN differs from itself; math.isnan would overflow for an integer of 400 digits.
     return is_number(value) and value == value
 
 
 def compare(order: Order, left: Result, right: Result) -> bool | None:
-    """`left order right`."""
+    """Evaluate `left order right`."""
     sign = _sign_of(left, right)
     if sign is None:
         return None
@@ -101,7 +98,7 @@ def compare(order: Order, left: Result, right: Result) -> bool | None:
 
 
 def _sign_of(left: Result, right: Result) -> int | None:
-    """-1, 0 or 1 as `left` is less, equal or greater; None if they do not compare."""
+    """Return -1, 0 or 1 if `left` is less, equal or greater; None if they are not comparable."""
     if isinstance(left, str) and isinstance(right, str):
         return (left > right) - (left < right)
     if isinstance(left, bool) and isinstance(right, bool):
@@ -114,7 +111,7 @@ def _sign_of(left: Result, right: Result) -> int | None:
 
 
 def calculate(operator: Operator, left: Result, right: Result) -> Number | None:
-    """`left operator right`."""
+    """Evaluate `left operator right`."""
     if not is_number(left) or not is_number(right):
         return None
     try:
@@ -134,7 +131,7 @@ def calculate(operator: Operator, left: Result, right: Result) -> Number | None:
 
 
 def negate(value: Result) -> Number | None:
-    """`-value`."""
+    """Evaluate `-value`."""
     return _representable(-value) if is_number(value) else None
 
 
@@ -157,19 +154,6 @@ def _remainder(left: Number, right: Number) -> Number:
     return math.fmod(left, right)
 
 
-# Filters as Python functions: the meaning of `evaluate`, worked out beforehand.
-#
-# `compile_condition` turns each node into a closure over the closures of its children, once; a
-# matching then calls functions and looks at no tree. What a node can know beforehand it does: which
-# kind its literal has, which items of a list an attribute can equal at all, how to search a
-# pattern.
-#
-# Rules:
-#
-# 1. A compiled condition gives exactly what `evaluate` gives, UNKNOWN included.
-# 2. It keeps nothing between calls, raises nothing, and may be called from any thread.
-
-
 Condition = Callable[[Attributes], bool | None]
 _Term = Callable[[Attributes], Result]
 _Ordered = TypeVar("_Ordered", str, float)
@@ -186,7 +170,7 @@ _MIRRORED: dict[Order, Order] = {
 
 
 def compile_condition(expression: Expression) -> Condition:
-    """A function from attributes to TRUE, FALSE or UNKNOWN (None)."""
+    """Compile an expression to a function from attributes to TRUE, FALSE or UNKNOWN (None)."""
     match expression:
         case Comparison(order, left, right):
             return _comparison(order, left, right)
@@ -317,7 +301,7 @@ def _membership(operand: Expression, items: tuple[Expression, ...]) -> Condition
     term = _term(operand)
     texts = frozenset(item.value for item in items if isinstance(item, Text))
     numbers = frozenset(item.value for item in items if isinstance(item, Integer | Real))
-    # An item of another kind than the value leaves the question open.
+    # An item of another kind than the value makes the result UNKNOWN.
     no_text = None if numbers else False
     no_number = None if texts else False
 
@@ -365,7 +349,7 @@ __all__ = ["Result", "compile_condition", "evaluate"]
 
 
 def evaluate(expression: Expression, attributes: Attributes) -> Result:
-    """What `expression` is worth for these attributes; None is UNKNOWN, or no value."""
+    """Evaluate `expression` for these attributes; None is UNKNOWN, or no value."""
     match expression:
         case Attribute(name):
             return attributes.get(name)

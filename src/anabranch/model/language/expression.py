@@ -1,17 +1,31 @@
-"""The tree of a filter: what every front end builds and every consumer reads.
+"""The expression tree of a filter.
 
-An expression is a frozen value. Two filters are the same when their trees are equal, so the
+An expression is a frozen value. Two filters are the same if their trees are equal, so the
 constructors below keep one shape per meaning where that is cheap:
 
 1. `And` and `Or` are flat (no `And` directly inside an `And`) and have at least two items.
-2. `Not` never holds a `Not`.
-3. `!=` is `<>`; BETWEEN is two comparisons; NOT IN, NOT LIKE, IS NOT NULL are `Not` of the
-   plain form.
+2. `Not` never contains a `Not`.
+3. `!=` is `<>`; BETWEEN is two comparisons; NOT IN, NOT LIKE, IS NOT NULL are `Not` of the plain
+   form.
 4. A sign in front of a number literal is part of the literal.
-5. Every kind of literal has a class of its own, so 1, 1.0 and TRUE are three different trees.
+5. Every kind of literal has its own class, so 1, 1.0 and TRUE are three different trees.
 
-Use `conjunction_of`, `disjunction_of` and `negation_of` rather than the bare constructors; they
-keep rules 1 and 2. Meaning (three-valued logic) is defined in `evaluate`.
+Use `conjunction_of`, `disjunction_of` and `negation_of` instead of the constructors; they keep
+rules 1 and 2. `evaluate` defines the meaning (three-valued logic).
+
+The parser builds only valid trees. `check_expression` checks trees from other sources (the builder,
+filters combined by a program, nodes built by hand), so that the rest of the package can rely on
+these rules:
+
+6. Every node is one of the classes below, with fields of the stated types: integers within 64 bits,
+   finite floats, strings and names without lone surrogates, non-empty names and bytes, valid
+   patterns.
+7. AND and OR have at least two items and none of their own kind; NOT contains no NOT; IN has an
+   item.
+8. Operands of comparisons, tests and arithmetic are values, not conditions.
+9. Height and nodes are within `Limits`. A node that occurs in two places counts twice.
+
+The check uses its own stack and stops at the first limit, so it is safe for any tree.
 """
 
 import math
@@ -61,7 +75,7 @@ class Binary(msgspec.Struct, frozen=True, tag=True):
 
 
 class Attribute(msgspec.Struct, frozen=True, tag=True):
-    """The value of the attribute of this name; UNKNOWN if the event has none."""
+    """The value of the attribute of this name; UNKNOWN if the event does not have it."""
 
     name: str
 
@@ -106,7 +120,7 @@ class Like(msgspec.Struct, frozen=True, tag=True):
 
     operand: "Expression"
     pattern: str
-    #: One character that makes the next one stand for itself, or "".
+    #: A character that makes the next one literal, or "".
     escape: str = ""
 
 
@@ -159,7 +173,7 @@ FALSE = Truth(False)
 
 
 def conjunction_of(items: Iterable[Expression]) -> Expression:
-    """The AND of `items`, flat. No items: TRUE."""
+    """Return the flat AND of `items`. No items: TRUE."""
     flat: list[Expression] = []
     for item in items:
         if isinstance(item, And):
@@ -172,7 +186,7 @@ def conjunction_of(items: Iterable[Expression]) -> Expression:
 
 
 def disjunction_of(items: Iterable[Expression]) -> Expression:
-    """The OR of `items`, flat. No items: FALSE."""
+    """Return the flat OR of `items`. No items: FALSE."""
     flat: list[Expression] = []
     for item in items:
         if isinstance(item, Or):
@@ -185,26 +199,8 @@ def disjunction_of(items: Iterable[Expression]) -> Expression:
 
 
 def negation_of(item: Expression) -> Expression:
-    """NOT `item`, without doubling."""
+    """Return NOT `item`, without double negation."""
     return item.item if isinstance(item, Not) else Not(item)
-
-
-# Is a tree one that the parser could have made?
-#
-# The parser makes only valid trees. Trees from elsewhere (the builder, filters combined by a
-# program, nodes put together by hand) are checked here before anything is built on them, so that
-# the rest of the package may rely on one set of rules:
-#
-# 1. Every node is one of the classes of `expression`, with fields of the types stated there:
-#    integers within 64 bits, floats finite, strings and names without lone surrogates, names and
-#    bytes not empty, patterns that mean something.
-# 2. AND and OR have at least two items and none of their own kind; NOT holds no NOT; IN has an
-#    item.
-# 3. Operands of comparisons, tests and arithmetic are values, not conditions.
-# 4. Height and nodes are within `Limits`. Nodes are counted as a tree: one that stands in two
-#    places counts twice.
-#
-# The walk keeps its own stack and stops at the first limit it meets, so it is safe on any tree.
 
 
 CONDITIONS: Final = (Comparison, In, Like, IsNull, And, Or, Not)
@@ -231,7 +227,7 @@ def check_expression(expression: Expression, limits: Limits = DEFAULT_LIMITS) ->
 
 
 def _checked_children(node: Expression) -> tuple[Expression, ...]:
-    """The parts of `node`, which is valid itself."""
+    """Check one node and return its children."""
     match node:
         case And(items) | Or(items):
             _require(len(items) >= 2, "AND and OR have at least two items")
@@ -258,7 +254,8 @@ def _checked_children(node: Expression) -> tuple[Expression, ...]:
 
 
 def _values(*operands: Expression) -> tuple[Expression, ...]:
-    _require(not any(isinstance(each, CONDITIONS) for each in operands), "a condition is no value")
+    has_condition = any(isinstance(operand, CONDITIONS) for operand in operands)
+    _require(not has_condition, "a condition is not a value")
     return operands
 
 
@@ -280,7 +277,7 @@ def _check_leaf(leaf: Expression) -> None:
         case Binary(data):
             _require(bool(data), "a binary literal is not empty")
         case _:
-            raise FilterError(f"a {type(leaf).__name__} is no part of a filter")
+            raise FilterError(f"a {type(leaf).__name__} is not part of a filter")
 
 
 def check_string(text: str) -> None:
@@ -289,7 +286,7 @@ def check_string(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise FilterError("a lone surrogate is no text", text=text, position=error.start) from None
+        raise FilterError("a lone surrogate is not text", text=text, position=error.start) from None
 
 
 def _require(holds: bool, rule: str) -> None:

@@ -1,10 +1,10 @@
-"""LIKE patterns: what they mean, and a matcher that cannot be made to crawl.
+"""LIKE patterns, and a matcher with bounded cost.
 
-A pattern is cut at its `%` into *segments*. A segment has a fixed length; its `_` are holes that
-any one character fills. Text matches when the first segment stands at its start, the last at its
-end, and the others in between, in order and without overlap. Taking each middle segment at the
-leftmost place that is free is always right: whatever works further right works there too. So
-there is nothing to backtrack over, and all searches together pass over the text once:
+A pattern is split at its `%` into *segments*. A segment has a fixed length; its `_` are holes for
+any one character. A text matches if the first segment is at its start, the last at its end, and the
+others in between, in order and without overlap. Placing each middle segment at the leftmost free
+position is always correct: if a later position works, that one does too. So there is no
+backtracking, and all searches together pass over the text once:
 
     without holes   str.find                              linear
     with holes      a regular expression of literals      text × segment, and rule 4 keeps
@@ -13,11 +13,11 @@ there is nothing to backtrack over, and all searches together pass over the text
 Rules:
 
 1. `%` is any text, also none; `_` is any one character (a code point, a line feed included).
-2. The escape character makes the `%`, `_` or escape character behind it stand for itself. Before
-   anything else, or at the end, it is an error: such a pattern means nothing in the standards.
-3. Letters are compared as they are: no case folding, no normalisation.
-4. A segment with holes has at most 256 characters. Nobody needs more, and without this bound one
-   filter could make every event cost seconds.
+2. The escape character makes the following `%`, `_` or escape character literal. Before any other
+   character, or at the end, it is an error: the standards give such a pattern no meaning.
+3. Characters are compared exactly: no case folding, no normalisation.
+4. A segment with holes has at most 256 characters. Without this limit, one filter could make every
+   event cost seconds.
 """
 
 import re
@@ -29,15 +29,15 @@ import msgspec
 from anabranch.model.errors import FilterError, FilterLimitError
 
 TextTest = Callable[[str], bool]
-#: Finds the leftmost place of a segment at or after a position; -1 if there is none.
+#: Finds the leftmost position of a segment at or after a position; -1 if there is none.
 Search = Callable[[str, int], int]
 
-#: Longest segment with holes (rule 4).
+#: The longest segment with holes (rule 4).
 HOLED_LENGTH_MAX: Final = 256
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Characters between two `%`."""
+    """The characters between two `%`."""
 
     #: The characters, with an arbitrary one in each hole.
     text: str
@@ -46,24 +46,24 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """A pattern cut at its `%`. Never empty; one segment means that there was no `%`."""
+    """A pattern split at its `%`. Never empty; a single segment means that there was no `%`."""
 
     segments: tuple[Segment, ...]
 
     def literal(self) -> str | None:
-        """The one string that matches, if there is only one."""
+        """Return the only matching string, if there is exactly one."""
         first = self.segments[0]
         return first.text if len(self.segments) == 1 and not first.holes else None
 
     def prefix(self) -> str | None:
-        """The string whose continuations, and nothing else, match, if there is one."""
+        """Return the prefix that all matching strings have, if every string with it matches."""
         if len(self.segments) != 2 or self.segments[0].holes or self.segments[1].text:
             return None
         return self.segments[0].text
 
 
 def pattern_of(pattern: str, escape: str = "") -> Pattern:
-    """The meaning of `pattern`; a misplaced escape character is a `FilterError`."""
+    """Parse a pattern; raise `FilterError` for a misplaced escape character."""
     if not escape or escape not in pattern:
         first, *others = pattern.split("%")
         if not others:
@@ -75,7 +75,7 @@ def pattern_of(pattern: str, escape: str = "") -> Pattern:
 
 
 def _plain_segment(text: str) -> Segment:
-    """The segment of characters without escapes."""
+    """Return the segment of characters without escapes."""
     if "_" not in text:
         return Segment(text)
     return _segment_of(text, [index for index, character in enumerate(text) if character == "_"])
@@ -125,14 +125,14 @@ def _escaped(pattern: str, index: int, escape: str) -> str:
 
 
 def escape_literal(text: str) -> tuple[str, str]:
-    """`text` as a pattern that matches it alone, and the escape character that takes, or ""."""
+    """Return a pattern that matches only `text`, and the escape character it uses, or ""."""
     if "%" not in text and "_" not in text:
         return text, ""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_"), "\\"
 
 
 def matcher_of(pattern: Pattern) -> TextTest:
-    """A function that says whether a text matches."""
+    """Return a function that tests whether a text matches."""
     segments = pattern.segments
     literal = pattern.literal()
     if literal is not None:
@@ -175,7 +175,7 @@ def _general_matcher(segments: tuple[Segment, ...]) -> TextTest:
 
 
 def _test_at(segment: Segment) -> Callable[[str, int], bool]:
-    """Does the segment stand at this place? The text is long enough for it."""
+    """Return a test for the segment at a position; the text must be long enough for it."""
     if not segment.holes:
         return lambda text, position: text.startswith(segment.text, position)
     expression = _expression_of(segment)

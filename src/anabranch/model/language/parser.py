@@ -1,10 +1,9 @@
-"""Filter text to a tree.
+"""The filter parser: from text to an expression tree.
 
-An operator-precedence parser with two stacks of its own: operands, and operators that still wait
-for their right side. It alternates between two states, *an operand must follow* and *an operator
-may follow*, so at every place it is clear what was expected. Nesting costs an entry of a list and
-not a frame of Python's stack: depth is bounded by `Limits` and by nothing else. Plain filters,
-which are nearly all, never come here: `plain` reads them faster, to the same trees.
+An operator-precedence parser with two explicit stacks: operands, and operators whose right side is
+still missing. It alternates between two states, *an operand must follow* and *an operator may
+follow*, so it always knows what is expected. Nesting takes an entry of a list instead of a Python
+stack frame, so depth is limited only by `Limits`.
 
 From loose to tight, all binary operators grouping to the left:
 
@@ -12,16 +11,36 @@ From loose to tight, all binary operators grouping to the left:
     =  <>  !=  <  <=  >  >=  [NOT] BETWEEN  [NOT] IN  [NOT] LIKE  IS [NOT] NULL     not chained
     +  -        *  /  %      + - (signs)
 
-Rules:
+Grammar:
 
-1. NOT takes a whole comparison: `NOT a = 1` is `NOT (a = 1)`.
+1. NOT applies to a whole comparison: `NOT a = 1` is `NOT (a = 1)`.
 2. Operands of comparisons and arithmetic are values: literals, attributes, arithmetic. A condition
    is not a value, so `(a = 1) = TRUE` and `a < b < c` are errors. A value is a condition, though;
    it is true only if it is TRUE.
 3. A chain of n NOT is one NOT or none. A sign directly before a number belongs to the number.
-4. The height of the tree and the parentheses open at any place are both within
-   `Limits.filter_depth_max`, the nodes within `Limits.filter_nodes_max`.
-5. Everything that is not a filter raises `FilterError` with its place.
+4. The height of the tree and the number of open parentheses are within `Limits.filter_depth_max`,
+   the nodes within `Limits.filter_nodes_max`.
+5. Everything that is not a filter raises `FilterError` with its position.
+
+`Assembly` holds the stacks. A new operator first applies every waiting operator that binds at least
+as tightly (`_settle`), then waits itself. AND and OR count their items instead of applying two at a
+time, so a thousand of them become one flat node. `(`, `IN (` and a BETWEEN before its AND bind
+nothing: they hold back everything to their left until they are closed. Each operand carries the
+height of its tree. The operand of a BETWEEN counts once although both comparisons contain it.
+
+`parse_plain` is a fast path. Nearly every filter is a few simple predicates joined by AND, perhaps
+several such conjunctions joined by OR. One regular expression matches such a predicate with its
+connective; `findall` scans the text in C, and building the tree is a loop over its results. This is
+about seven times as fast as the parser, which an index that takes tens of thousands of filters per
+second needs:
+
+6. The fast path reports no errors and does not guess. If the regular expression does not match the
+   whole text, it returns None and the parser reads the text.
+7. A plain text gives exactly the tree that the parser gives.
+8. The regular expression may be narrower than the language (one kind of white space, reserved words
+   in all capitals or all lower case, no quotes inside strings, integers of at most 18 digits),
+   never wider. Every repetition is followed by something that cannot continue it, so matching is
+   linear in the text.
 """
 
 import re
@@ -70,23 +89,7 @@ from anabranch.model.language.tokens import (
 )
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
-# The two stacks of the parser: a tree assembled from operands and operators in reading order.
-#
-# Operands wait on one stack, operators that lack their right side on the other. An operator that
-# arrives first applies every waiting operator that binds at least as tightly (`_settle`), then
-# waits itself. AND and OR count their items instead of applying two at a time, so a thousand of
-# them make one flat node. `(`, `IN (` and a BETWEEN that has not seen its AND bind nothing: they
-# hold back whatever stands to their left until they are closed.
-#
-# Rules:
-#
-# 1. Operands of comparisons and arithmetic must be values, see `parser` rule 2.
-# 2. Each operand carries the height of its tree. No tree grows higher, and no parentheses nest
-#    deeper, than `Limits.filter_depth_max`; no more nodes are made than `Limits.filter_nodes_max`.
-#    The operand of a BETWEEN counts once although both comparisons hold it.
-
-
-#: How tightly a waiting operator binds.
+#: Binding strength of waiting operators.
 _BINDING: Final[dict[str, int]] = {
     "(": 0,
     "IN": 0,
@@ -107,7 +110,7 @@ _VALUE_EXPECTED: Final = "a literal, an attribute or arithmetic"
 
 
 class _Operand(msgspec.Struct):
-    """A finished part of the tree."""
+    """A completed subtree."""
 
     expression: Expression
     start: int
@@ -115,19 +118,19 @@ class _Operand(msgspec.Struct):
 
 
 class _Waiting(msgspec.Struct):
-    """An operator whose right side is still to come."""
+    """An operator whose right side is missing."""
 
     kind: str
     start: int
     order: Order = "="
     operator: Operator = "+"
-    #: Operands that AND, OR or the list of IN has on the stack, without the last.
+    #: The number of operands of AND, OR or IN on the stack, without the last.
     count: int = 1
     negated: bool = False
 
 
 class Assembly:
-    """One tree in the making. The caller alternates between operands and operators."""
+    """A tree under construction. The caller alternates between operands and operators."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self._text = text
@@ -140,15 +143,15 @@ class Assembly:
     # -- where an operand must follow
 
     def leaf(self, expression: Expression, start: int) -> None:
-        """A literal or an attribute."""
+        """Add a literal or an attribute."""
         self._push(expression, start, 1)
 
     def sign(self, operator: Operator, start: int) -> None:
-        """A sign that is not part of a number."""
+        """Add a sign that is not part of a number."""
         self._waiting.append(_Waiting("sign", start, operator=operator))
 
     def negation(self, start: int) -> bool:
-        """A prefix NOT; False if none can stand here. Two in a row cancel out."""
+        """Add a prefix NOT; return False if none is allowed here. Two in a row cancel out."""
         top = self._top()
         if top == "NOT":
             self._waiting.pop()
@@ -159,13 +162,13 @@ class Assembly:
         return True
 
     def open(self, start: int) -> None:
-        """A parenthesis round an operand."""
+        """Open a parenthesis around an operand."""
         self._open(_Waiting("(", start))
 
     # -- where an operator may follow
 
     def connective(self, kind: str, start: int) -> None:
-        """AND or OR."""
+        """Add AND or OR."""
         self._settle(_BINDING[kind] + 1)
         top = self._top()
         if top == "BETWEEN" and kind == "AND":
@@ -178,41 +181,41 @@ class Assembly:
             self._waiting.append(_Waiting(kind, start))
 
     def comparison(self, order: Order, start: int) -> None:
-        """`left order`, right to come."""
+        """Add `left order`; the right side follows."""
         self._settle_value(_BINDING["comparison"], start)
         self._waiting.append(_Waiting("comparison", start, order=order))
 
     def arithmetic(self, operator: Operator, start: int) -> None:
-        """`left operator`, right to come."""
+        """Add `left operator`; the right side follows."""
         self._settle_value(_BINDING[operator], start)
         self._waiting.append(_Waiting(operator, start, operator=operator))
 
     def between(self, start: int, *, negated: bool) -> None:
-        """`operand [NOT] BETWEEN`, bounds to come."""
+        """Add `operand [NOT] BETWEEN`; the bounds follow."""
         self._settle_value(_BINDING["range"], start)
         self._waiting.append(_Waiting("BETWEEN", start, negated=negated))
 
     def listing(self, start: int, *, negated: bool) -> None:
-        """`operand [NOT] IN (`, items to come."""
+        """Add `operand [NOT] IN (`; the items follow."""
         self._settle_value(_BINDING["comparison"], start)
         self._open(_Waiting("IN", start, negated=negated))
 
     def like(self, pattern: str, escape: str, start: int, *, negated: bool) -> None:
-        """`operand [NOT] LIKE pattern ESCAPE escape`, complete."""
+        """Add `operand [NOT] LIKE pattern ESCAPE escape`."""
         self._settle_value(_BINDING["comparison"], start)
         operand = self._operands.pop()
         like = Like(operand.expression, pattern, escape)
         self._push_test(like, operand.start, operand.height + 1, negated)
 
     def is_null(self, start: int, *, negated: bool) -> None:
-        """`operand IS [NOT] NULL`, complete."""
+        """Add `operand IS [NOT] NULL`."""
         self._settle_value(_BINDING["comparison"], start)
         operand = self._operands.pop()
         test = IsNull(operand.expression)
         self._push_test(test, operand.start, operand.height + 1, negated)
 
     def comma(self, start: int) -> None:
-        """A comma, which only the list of IN has."""
+        """Add a comma, which only the list of IN allows."""
         self._settle_opener(start)
         if self._top() != "IN":
             self._fail("a comma outside of a list", start, "AND, OR or the end")
@@ -220,7 +223,7 @@ class Assembly:
         self._waiting[-1].count += 1
 
     def close(self, start: int) -> None:
-        """A closing parenthesis."""
+        """Add a closing parenthesis."""
         self._settle_opener(start)
         if not self._waiting:
             self._fail("a ) that nothing opened", start, "AND, OR or the end")
@@ -233,7 +236,7 @@ class Assembly:
             self._operands[-1].start = opener.start
 
     def finish(self, end: int) -> Expression:
-        """The tree; nothing may be left open."""
+        """Return the tree; nothing may be left open."""
         self._settle_opener(end)
         if self._waiting:
             self._fail("a ( that is never closed", self._waiting[-1].start, "a ) further on")
@@ -245,13 +248,13 @@ class Assembly:
         return self._waiting[-1].kind if self._waiting else ""
 
     def _settle(self, binding: int) -> None:
-        """Apply the operators on top that bind at least so tightly."""
+        """Apply the operators on top that bind at least as tightly as `binding`."""
         waiting = self._waiting
         while waiting and _BINDING[waiting[-1].kind] >= binding:
             self._apply(waiting.pop())
 
     def _settle_value(self, binding: int, start: int) -> None:
-        """Settle, for an operator at `start` that takes what is on its left as a value."""
+        """Settle for an operator at `start` whose left side must be a value."""
         self._settle(binding)
         if isinstance(self._operands[-1].expression, CONDITIONS):
             self._fail("a condition is not a value", start, "AND, OR or the end")
@@ -287,7 +290,7 @@ class Assembly:
         node, combine = (And, conjunction_of) if waiting.kind == "AND" else (Or, disjunction_of)
         operands = self._operands[-waiting.count - 1 :]
         del self._operands[-waiting.count - 1 :]
-        # An item of the same kind dissolves in this one, and its level with it.
+        # An item of the same kind is merged into this one, and its level with it.
         height = 1 + max(item.height - isinstance(item.expression, node) for item in operands)
         self._push(combine(item.expression for item in operands), operands[0].start, height)
 
@@ -361,28 +364,7 @@ class Assembly:
         raise FilterError(message, text=self._text, position=position, expected=expected)
 
 
-# The short cut for plain filters.
-#
-# Nearly every filter that a network ever sees is a few simple predicates joined by AND, perhaps
-# several such conjunctions joined by OR. One regular expression knows the shape of such a predicate
-# together with what joins it to the next; `findall` runs over the text in C, and building the tree
-# is a loop over what it found. That is some seven times as fast as the parser, and an index that
-# takes tens of thousands of filters a second needs it.
-#
-# Rules:
-#
-# 1. This module never reports an error and never guesses. What the expression does not recognise to
-#    the last character is not plain: `parse_plain` returns None and the parser reads the text.
-# 2. A plain text gives the very tree that the parser gives.
-# 3. The expression may be narrower than the language (one kind of white space, reserved words in
-#    all capitals or all small, no quotes inside of strings, integers of at most 18 digits), never
-#    wider. Every repetition in it is followed by something that cannot continue it, so matching is
-#    linear in the text.
-#
-# Nothing is remembered from one text to the next.
-
-
-#: Levels of the highest tree made here: OR, AND, NOT, a test, a literal.
+#: The height of the highest tree built by the fast path: OR, AND, NOT, a test, a literal.
 PLAIN_HEIGHT_MAX: Final = 5
 
 _INTEGER: Final = r"[+-]?[0-9]{1,18}(?![.eE0-9])"
@@ -412,7 +394,7 @@ _TRUTHS: Final = {"TRUE": True, "true": True, "FALSE": False, "false": False}
 
 
 def parse_plain(text: str) -> Expression | None:
-    """The tree of `text` if it is plain, else None."""
+    """Return the tree of a plain text; None if it is not plain."""
     conjunctions: list[list[Expression]] = []
     items: list[Expression] = []
     opened = False
@@ -445,7 +427,7 @@ def parse_plain(text: str) -> Expression | None:
                 return None
             items.append(Not(test) if negated or len(presence) > len("NULL") else test)
         if opening or closing:
-            # Round a conjunction a parenthesis changes nothing; round anything else it might.
+            # Parentheses around a conjunction change nothing; around anything else they might.
             if bool(opening) is opened:
                 return None
             opened = not closing
@@ -462,7 +444,7 @@ def parse_plain(text: str) -> Expression | None:
 
 
 def _literal_of(spelling: str) -> Literal | None:
-    """What `spelling`, which is that of a literal, stands for; None if it is out of range."""
+    """Return the literal of `spelling`; None if it is out of range."""
     if spelling.isdigit():
         return Integer(int(spelling))
     if spelling[0] == "'":
@@ -479,7 +461,7 @@ def _test_of(attribute: Attribute, pattern: str, listed: str, presence: str) -> 
     if presence:
         return IsNull(attribute)
     if pattern:
-        # A long pattern may break a rule of `like`.
+        # A long pattern may violate rule 4 of `like`.
         return None if len(pattern) > HOLED_LENGTH_MAX else Like(attribute, pattern[1:-1])
     items: list[Expression] = []
     joint = ","
@@ -499,7 +481,7 @@ _OPERATOR_EXPECTED: Final = "an operator, AND, OR or the end"
 
 
 def parse_expression(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
-    """The tree of the filter `text`, or a `FilterError` that says what is wrong and where."""
+    """Parse a filter; raise `FilterError` with the position of a mistake."""
     check_text(text, limits)
     # A plain filter has fewer nodes than characters, so a short one needs no counting.
     if (
@@ -512,7 +494,7 @@ def parse_expression(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
 
 
 def check_text(text: str, limits: Limits) -> None:
-    """Refuse what is no text, has no encoding, or is too long."""
+    """Raise `FilterError` if `text` is not a string, has no encoding or is too long."""
     if not isinstance(text, str):
         raise FilterError(f"a filter is text, not {type(text).__name__}", expected="a str")
     size_bytes = len(text)
@@ -521,7 +503,7 @@ def check_text(text: str, limits: Limits) -> None:
             size_bytes = len(text.encode())
         except UnicodeEncodeError as error:
             raise FilterError(
-                "a lone surrogate is no text", text=text, position=error.start
+                "a lone surrogate is not text", text=text, position=error.start
             ) from None
     if size_bytes > limits.filter_bytes_max:
         raise FilterLimitError(
@@ -533,16 +515,16 @@ def check_text(text: str, limits: Limits) -> None:
 
 
 class Parser:
-    """Reads one text, once, token by token."""
+    """Parses one text, token by token."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         self._text = text
         self._assembly = Assembly(text, limits)
-        #: The token that comes next.
+        #: The next token.
         self._token = scan(text, 0)
 
     def parse(self) -> Expression:
-        """The tree of the whole text."""
+        """Return the tree of the whole text."""
         if self._token.kind == "end":
             raise FilterError(
                 "an empty filter",
@@ -556,7 +538,7 @@ class Parser:
         return self._assembly.finish(len(self._text))
 
     def _advance(self) -> Token:
-        """Step over the next token, and return it."""
+        """Skip and return the next token."""
         token = self._token
         self._token = scan(self._text, token.end)
         return token
@@ -564,7 +546,7 @@ class Parser:
     # -- where an operand must follow
 
     def _read_operand(self) -> None:
-        """Prefix operators and opening parentheses, then one literal or attribute."""
+        """Read prefix operators and opening parentheses, then one literal or attribute."""
         while True:
             token = self._advance()
             if token.kind == "symbol" and token.spelling in "+-":
@@ -611,7 +593,9 @@ class Parser:
     # -- where an operator may follow
 
     def _read_operator(self) -> bool:
-        """Postfix operators and closing parentheses, then one operator; False at the end."""
+        """Read postfix operators and closing parentheses, then one operator; return False at the
+        end.
+        """
         while True:
             token = self._advance()
             if token.kind == "symbol" and token.spelling == ")":
@@ -648,7 +632,7 @@ class Parser:
         return order
 
     def _read_keyword(self, token: Token) -> bool:
-        """An operator that is a word; True if an operand must follow it."""
+        """Read an operator that is a word; return True if an operand must follow."""
         negated = token.spelling == "NOT"
         word = self._advance() if negated else token
         match word.spelling if word.kind == "keyword" else "":
@@ -700,7 +684,7 @@ class Parser:
         try:
             pattern_of(pattern, escape)
         except FilterError as error:
-            # Quotes inside are written twice, which moves what stands behind them.
+            # Doubled quotes shift the position of what follows them.
             before = pattern[: max(0, error.position)]
             offset = 1 + len(before) + before.count(token.spelling[0])
             raise type(error)(

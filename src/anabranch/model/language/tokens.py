@@ -1,18 +1,41 @@
-"""Filter text to tokens, one at a time.
+"""Tokens, literals and the canonical text of filters.
 
-The scanner keeps no state: `scan` reads the token at a position and says where it ends. Reading
-on demand makes the first mistake of a text the one that is reported.
+The scanner keeps no state: `scan` reads the token at a position and returns its end. Scanning on
+demand reports the first mistake of a text.
 
-Rules:
+Tokens:
 
-1. White space is space, tab, line feed, carriage return and form feed, and separates only.
-2. A word is a name unless it is one of the reserved words, which are case-insensitive in ASCII;
-   names are case-sensitive. A name starts with a letter, `_` or `$`, goes on with letters, digits,
-   `_` and `$`, and may have several such parts joined by points. Letters are Unicode's.
-3. Whatever runs on from a digit belongs to the number, so `5apples` and `1.2.3` are malformed
-   numbers rather than two tokens side by side.
-4. A run of the characters `= < > !` is one operator, so `==` is reported whole.
+1. White space is space, tab, line feed, carriage return and form feed; it only separates.
+2. A word is a name unless it is a reserved word, which is case-insensitive in ASCII; names are
+   case-sensitive. A name starts with a letter, `_` or `$`, continues with letters, digits, `_` and
+   `$`, and may have several such parts joined by points. Letters are those of Unicode.
+3. Everything attached to a digit belongs to the number, so `5apples` and `1.2.3` are malformed
+   numbers and not two tokens.
+4. A run of the characters `= < > !` is one operator, so `==` is reported as a whole.
 5. Quotes are matched possessively: an unclosed string is reported where it opens.
+
+Literals:
+
+6. Digits alone are an exact number, within 64 bits. The Java suffix `L` is allowed and has no
+   effect. A point or an exponent makes an approximate number: `57.`, `.5`, `7E3`, `1.5e-3`. The
+   Java suffixes `D` and `F` are refused: `0.1F` would have to mean 32 bits, which do not exist
+   here.
+7. A number out of range is an error, never clamped. Digits are counted before they are converted,
+   so an integer of a hundred thousand digits costs no more than its text.
+8. A string is in single or double quotes; the quote is doubled inside.
+9. `0x` and an even number of hexadecimal digits are bytes.
+10. A name in square brackets is taken literally, keywords and spaces included; a bracket is doubled
+    inside.
+
+Canonical text. `expression_text` prints the one canonical spelling of each tree:
+
+11. The printed text parses to an equal tree, for all names and strings.
+12. Parentheses appear only where the tree would differ without them, and around the operand of a
+    sign unless it is an attribute: `-(5)` is not `-5`, and `--a` looks like a comment.
+13. Reserved words are in capitals, with one space between words and operators.
+14. BETWEEN has become two comparisons and is printed as such; `!=` is printed as `<>`.
+15. A name that is not a plain identifier, or is a reserved word, is in square brackets.
+16. Floats are printed so that they read back exactly (Python's shortest form).
 """
 
 import math
@@ -46,27 +69,11 @@ from anabranch.model.language.expression import (
     Truth,
 )
 
-# Literals as they are spelled in filter text, and the nodes they stand for.
-#
-# Rules:
-#
-# 1. Digits alone are an exact number, within 64 bits. The Java suffix `L` is allowed and says
-#    nothing new. A point or an exponent makes an approximate number: `57.`, `.5`, `7E3`, `1.5e-3`.
-#    The Java suffixes `D` and `F` are refused: `0.1F` would have to mean 32 bits, and nothing here
-#    does.
-# 2. A number beyond the range is an error, never the last one within. Digits are counted before
-#    they are converted, so an integer of a hundred thousand digits costs no more than its text.
-# 3. A string stands in single or double quotes; the quote is written twice inside.
-# 4. `0x` and an even count of hexadecimal digits are bytes.
-# 5. A name in square brackets is taken as it is, keywords and spaces included; a bracket is written
-#    twice inside.
-
-
 _INTEGER: Final = re.compile(r"0*([0-9]+)[lL]?")
 _REAL: Final = re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+")
 _BINARY: Final = re.compile(r"0[xX]((?:[0-9A-Fa-f]{2})+)")
 
-#: Decimal digits that any 64-bit integer fits in.
+#: The number of decimal digits of the largest 64-bit integer.
 _INTEGER_DIGITS_MAX: Final = 19
 _EXCERPT_CHARACTERS: Final = 24
 
@@ -74,14 +81,14 @@ _NUMBER_EXPECTED: Final = "a number such as 7, -7.5 or 1.5e-3 (no suffix D or F)
 
 
 def excerpt_of(spelling: str) -> str:
-    """`spelling` in quotes, cut short where it is long, for a message."""
+    """Quote `spelling` for a message, shortened if it is long."""
     if len(spelling) <= _EXCERPT_CHARACTERS:
         return repr(spelling)
     return repr(spelling[:_EXCERPT_CHARACTERS]) + "…"
 
 
 def number_of(spelling: str, *, negative: bool, text: str, position: int) -> Integer | Real:
-    """The number that `spelling`, found in `text` at `position`, stands for."""
+    """Parse the number `spelling`, which is at `position` of `text`."""
     if match := _INTEGER.fullmatch(spelling):
         return _integer_of(match[1], negative=negative, text=text, position=position)
     if not _REAL.fullmatch(spelling):
@@ -116,7 +123,7 @@ def _integer_of(digits: str, *, negative: bool, text: str, position: int) -> Int
 
 
 def binary_of(spelling: str, *, text: str, position: int) -> Binary:
-    """The bytes that `spelling`, found in `text` at `position`, stands for."""
+    """Parse the bytes `spelling`, which are at `position` of `text`."""
     match = _BINARY.fullmatch(spelling)
     if not match:
         raise FilterError(
@@ -129,13 +136,13 @@ def binary_of(spelling: str, *, text: str, position: int) -> Binary:
 
 
 def string_of(spelling: str) -> str:
-    """The string that a whole quoted `spelling` stands for."""
+    """Return the string of a complete quoted spelling."""
     quote = spelling[0]
     return spelling[1:-1].replace(quote + quote, quote)
 
 
 def quoted_name_of(spelling: str) -> str:
-    """The name that a whole `[…]` stands for."""
+    """Return the name of a complete `[…]`."""
     return spelling[1:-1].replace("[[", "[").replace("]]", "]")
 
 
@@ -154,15 +161,15 @@ _WORDS: Final = [
     "TRUE",
     "FALSE",
 ]
-#: Every spelling of every reserved word, and the word. A table rather than `upper()`, which would
-#: take the Kelvin sign for a K.
+#: Every spelling of every reserved word → the word. A table instead of `upper()`, which would
+#: convert the Kelvin sign to a K.
 RESERVED: Final[dict[str, str]] = {
     "".join(letters): word
     for word in _WORDS
     for letters in product(*((letter, letter.lower()) for letter in word))
 }
 
-#: The comparisons by their spellings.
+#: Spelling → comparison.
 ORDERS: Final[dict[str, Order]] = {
     "=": "=",
     "<>": "<>",
@@ -191,7 +198,7 @@ _TOKEN: Final = re.compile(
 )
 _OPERATOR_RUN: Final = re.compile(r"[&|^~?:;{}@#\\`=<>!]+")
 
-#: What a character that starts no token may have been meant for.
+#: Hints for characters that start no token.
 _HINTS: Final = {
     "'": ("a string that is never closed", "a closing ' (write '' for a quote inside)"),
     '"': ("a string that is never closed", 'a closing " (write "" for a quote inside)'),
@@ -205,7 +212,7 @@ _HINTS: Final = {
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """One token: its kind, its spelling (a keyword in capitals), and where it is."""
+    """A token: its kind, its spelling (a keyword in capitals), and its position."""
 
     kind: Kind
     spelling: str
@@ -214,7 +221,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 
 
 def scan(text: str, position: int) -> Token:
-    """The first token of `text` at or after `position`."""
+    """Return the first token of `text` at or after `position`."""
     match = _TOKEN.match(text, position)
     if match is None:
         return _scan_end(text, position)
@@ -242,51 +249,37 @@ def _unreadable(text: str, start: int) -> FilterError:
     run = _OPERATOR_RUN.match(text, start)
     spelling = run[0] if run else character
     if "{" in spelling:
-        expected = "a filter; what has filters in braces is a pattern"
+        expected = "a filter; filters in braces belong to a pattern"
     return FilterError(
         f"{message} {excerpt_of(spelling)}", text=text, position=start, expected=expected
     )
 
 
-# A tree back to text: the one canonical spelling of each tree.
-#
-# Rules:
-#
-# 1. What is printed parses back to an equal tree, whatever the names and strings are.
-# 2. Parentheses stand only where the tree would come out differently without them, and round the
-#    operand of a sign unless it is an attribute: `-(5)` is not `-5`, and `--a` looks like a
-#    comment.
-# 3. Reserved words are in capitals, with one space between any two words or operators.
-# 4. BETWEEN has become two comparisons and is printed as such; `!=` is printed `<>`.
-# 5. A name that is not a plain identifier, or is a reserved word, stands in square brackets.
-# 6. Floats are printed so that they read back exactly (Python's shortest form).
-
-
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*(?:\.[A-Za-z_$][A-Za-z0-9_$]*)*")
 
-#: How tightly the text of a node holds together, from loose to tight.
+#: Binding strength of the text of a node, from loose to tight.
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _SIGN, _ATOM = range(8)
 
 
 def expression_text(expression: Expression) -> str:
-    """The canonical text of `expression`."""
+    """Return the canonical text of `expression`."""
     return _print(expression)[0]
 
 
 def name_text(name: str) -> str:
-    """An attribute name as it is written in a filter."""
+    """Return an attribute name as written in a filter."""
     if _PLAIN_NAME.fullmatch(name) and name not in RESERVED:
         return name
     return "[" + name.replace("[", "[[").replace("]", "]]") + "]"
 
 
 def string_text(value: str) -> str:
-    """A string as it is written in a filter."""
+    """Return a string as written in a filter."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def _print(expression: Expression) -> tuple[str, int]:
-    """The text, and how tightly it holds together."""
+    """Return the text and its binding strength."""
     match expression:
         case Attribute(name):
             return name_text(name), _ATOM
@@ -318,7 +311,7 @@ def _print(expression: Expression) -> tuple[str, int]:
 
 
 def _within(expression: Expression, level: int) -> str:
-    """The text as part of something that holds together at `level`."""
+    """Return the text for use in a context of binding strength `level`."""
     text, own_level = _print(expression)
     return text if own_level >= level else f"({text})"
 

@@ -1,22 +1,22 @@
-"""The tuple form of the research literature: `[class,eq,'STOCK'],[open,<,22]`.
+"""The tuple form of filters in the research literature: `[class,eq,'STOCK'],[open,<,22]`.
 
-A list of `[attribute,operator,value]`, all of which must hold, as in PADRES and the papers round
-it. It gives the same trees as the language proper, so `[open,<,22]` and `open < 22` are one filter.
+A list of `[attribute,operator,value]`, all of which must hold, as in PADRES and related papers. It
+builds the same trees as the filter language, so `[open,<,22]` and `open < 22` are one filter.
 
     eq = neq <> != < <= > >=          comparison; the kind is that of the value
-    str-lt str-le str-gt str-ge       the same, of strings
+    str-lt str-le str-gt str-ge       the same, for strings
     str-prefix str-postfix (str-suffix) str-contains
-    isPresent                         the attribute is there; a value may follow and is ignored
+    isPresent                         the attribute exists; a value may follow and is ignored
 
 Rules:
 
 1. A value is a string in single or double quotes, a number, TRUE or FALSE in any case, or a bare
    word, which is a string. Bare words and names consist of letters, digits and `_ - : / .`, and
    start with a letter, `_`, `:` or `/`.
-2. An attribute may occur in several tuples; they are joined by AND like all the others.
-3. White space is free between all parts, and one `;` may end the list, as in PADRES.
+2. An attribute may occur in several tuples; they are joined by AND like all others.
+3. White space is allowed between all parts, and one `;` may end the list, as in PADRES.
 4. Variables (`$S$X`) and composite subscriptions (`{…} & {…}`) relate several events; they are
-   patterns and not filters, and are errors here.
+   patterns, not filters, and are errors here.
 """
 
 import re
@@ -50,7 +50,7 @@ _ORDERS: Final[dict[str, Order]] = {
     "str-gt": ">",
     "str-ge": ">=",
 }
-#: What stands before and behind the value in the pattern.
+#: The pattern before and after the value.
 _PATTERNS: Final = {
     "str-prefix": ("", "%"),
     "str-postfix": ("%", ""),
@@ -69,12 +69,12 @@ _NUMBER: Final = re.compile(r"[+-]?(\.?[0-9](?:[eE][+-]|[\w$.])*)")
 _STRING: Final = re.compile(r"""'[^']*+(?:''[^']*+)*+'|"[^"]*+(?:""[^"]*+)*+\"""")
 _UNKNOWN: Final = re.compile(r"[^\s,\[\]]+|.", re.DOTALL)
 
-#: Nodes that one tuple adds, at most: NOT, LIKE or a comparison, an attribute and a literal.
+#: The maximum number of nodes per tuple: NOT, LIKE or a comparison, an attribute and a literal.
 _TUPLE_NODES: Final = 4
 
 
 def parse_tuples(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
-    """The tree of a list of tuples, or a `FilterError` that says what is wrong and where."""
+    """Parse a list of tuples; raise `FilterError` with the position of a mistake."""
     check_text(text, limits)
     reader = _Reader(text)
     if reader.at_end():
@@ -96,7 +96,7 @@ def parse_tuples(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
 
 
 class _Reader:
-    """A place in the text, between two parts of it."""
+    """A position in the text, between two of its parts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -111,7 +111,7 @@ class _Reader:
         return self.position == len(self.text)
 
     def accept(self, character: str) -> bool:
-        """Step over `character` if it comes next."""
+        """Skip `character` if it is next."""
         if not self.text.startswith(character, self.position):
             return False
         self.position += 1
@@ -123,7 +123,7 @@ class _Reader:
             self.unexpected(expected)
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """Step over what `pattern` matches here, and return it; "" if it does not match."""
+        """Skip and return what `pattern` matches here; "" if it does not match."""
         match = pattern.match(self.text, self.position)
         if match is None:
             return ""
@@ -158,9 +158,9 @@ class _Reader:
             self.position = value_start
             self.unexpected(f"a string, which {operator} compares")
         if isinstance(value, Text) and operator in _PATTERNS:
-            before, behind = _PATTERNS[operator]
+            before, after = _PATTERNS[operator]
             pattern, escape = escape_literal(value.value)
-            return Like(attribute, before + pattern + behind, escape)
+            return Like(attribute, before + pattern + after, escape)
         return Comparison(_ORDERS[operator], attribute, value)
 
     def _read_value(self) -> Literal:

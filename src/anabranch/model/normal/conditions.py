@@ -1,22 +1,38 @@
-"""Atoms: conditions on one attribute that are a set of values and nothing more.
+"""The leaves of a filter in normal form: atoms and residues, and walks over the tree.
 
-An atom is TRUE for some values of its attribute, FALSE for others and UNKNOWN for the rest. For
-the conditions below both sets are known exactly; `values_where` gives the one that is asked for.
+**Atoms** are conditions on one attribute that are equivalent to a set of values. An atom is TRUE
+for some values of its attribute, FALSE for others and UNKNOWN for the rest. For the conditions
+below both sets are known exactly; `values_where` returns either.
 
     condition                      TRUE for                     FALSE for
     x < 5 (or 5 > x)               numbers below 5              numbers from 5 up
     x = TRUE                       TRUE                         FALSE
     x IN (1, 2)                    1 and 2                      all other numbers
     x IN (1, 'a')                  1 and 'a'                    nothing: 1 = 'a' is UNKNOWN
-    x LIKE 'ab%'                   texts that start so          all other texts
+    x LIKE 'ab%'                   texts with this prefix       all other texts
     x IS NULL                      absence                      everything else, NaN too
     x                              TRUE                         FALSE
-    x = x                          what compares with itself    nothing
+    x = x                          values comparable to itself  nothing
 
 NOT swaps the columns, AND intersects the left and unites the right one, OR the other way round;
-that is three-valued logic, and `dnf` does it. A LIKE pattern with more than one trailing % is no
-atom, except `_` beside it (at least one more character); its literal beginning still bounds the
-texts.
+`normal_form` implements this three-valued logic. A LIKE pattern with more than one trailing % is
+not an atom, except with `_` beside it (at least one more character); its literal prefix still
+bounds the texts.
+
+**Residues** are all other conditions, kept as expressions that must be TRUE:
+
+1. Every residue has one spelling, so that equal conditions written differently are equal residues.
+   The negation of a comparison is the inverse comparison (where one is UNKNOWN, so is the other); a
+   literal is on the right; otherwise the operand with the smaller text is on the left.
+2. Implied constraints are derived. A comparison is TRUE or FALSE only if both sides have values of
+   one kind; arithmetic has a value only if all operands are numbers; LIKE is defined only for
+   texts. These are necessary constraints on single attributes. If no value satisfies one of them,
+   the residue can never hold (`a + 1 = 'x'`).
+
+**Walks** use no recursion. A tree may come from a program that does not respect `Limits`, and
+recursion over a deep tree (including hashing and comparing it in C, where a stack overflow kills
+the process) is safe only if its height is known. Height is counted as in the parser: an attribute
+or a literal has height 1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +80,7 @@ from anabranch.model.normal.value_set import (
     union_of,
 )
 
-#: The order that holds exactly where the key does not, among values that compare.
+#: The order that holds exactly where the key does not, among comparable values.
 INVERSE: Final[Mapping[Order, Order]] = {
     "=": "<>",
     "<>": "=",
@@ -73,7 +89,7 @@ INVERSE: Final[Mapping[Order, Order]] = {
     ">": "<=",
     "<=": ">",
 }
-#: The order that says the same with its operands exchanged.
+#: The equivalent order with exchanged operands.
 MIRRORED: Final[Mapping[Order, Order]] = {
     "=": "=",
     "<>": "<>",
@@ -86,7 +102,9 @@ _TRUTH: Final = ValueSet(truths=ONLY_TRUE.truths | ONLY_FALSE.truths)
 
 
 def values_where(expression: Expression, truth: bool) -> tuple[str, ValueSet] | None:
-    """The attribute and the values for which `expression` is `truth`; None if it is no atom."""
+    """Return the attribute and the values for which `expression` is `truth`; None if it is not an
+    atom.
+    """
     if isinstance(expression, Comparison):
         return _comparison_where(expression, truth)
     if isinstance(expression, Attribute):
@@ -103,7 +121,9 @@ def values_where(expression: Expression, truth: bool) -> tuple[str, ValueSet] | 
 
 
 def compared(order: Order, literal: Expression) -> ValueSet | None:
-    """The values x for which `x order literal` is TRUE; None if `literal` is none."""
+    """Return the values x for which `x order literal` is TRUE; None if `literal` is not a
+    literal.
+    """
     if type(literal) is Text:
         return ValueSet((), text_ranges.compared(order, literal.value))
     if type(literal) is Integer or type(literal) is Real:
@@ -114,7 +134,7 @@ def compared(order: Order, literal: Expression) -> ValueSet | None:
 
 
 def bounding_texts(pattern: Pattern) -> ValueSet:
-    """Texts among which all that match are: those that start as the pattern does."""
+    """Return a superset of the matching texts: those with the literal prefix of the pattern."""
     first = pattern.segments[0]
     if not first.text:
         return TEXTS
@@ -136,7 +156,7 @@ def _comparison_where(comparison: Comparison, truth: bool) -> tuple[str, ValueSe
 
 
 def _compared_with_itself(order: Order) -> ValueSet:
-    """The values x for which `x order x` is TRUE."""
+    """Return the values x for which `x order x` is TRUE."""
     if order == "=":
         return COMPARABLE
     return ORDERED if order in ("<=", ">=") else NOTHING
@@ -156,7 +176,7 @@ def _membership_where(items: tuple[Expression, ...], truth: bool) -> ValueSet | 
 
 
 def _others_of_the_kind(items: tuple[Expression, ...], members: ValueSet) -> ValueSet:
-    """The values that differ from every item: such values are of the kind of all of them."""
+    """Return the values that differ from every item, which are of the same kind as all items."""
     kinds = [_kind_of(item) for item in items]
     if any(kind != kinds[0] for kind in kinds):
         return NOTHING
@@ -164,7 +184,7 @@ def _others_of_the_kind(items: tuple[Expression, ...], members: ValueSet) -> Val
 
 
 def _kind_of(item: Expression) -> ValueSet:
-    """The values that compare with `item`."""
+    """Return the values that are comparable with `item`."""
     if isinstance(item, Integer | Real):
         return NUMBERS if item.value == item.value else NOTHING
     if isinstance(item, Text):
@@ -173,7 +193,9 @@ def _kind_of(item: Expression) -> ValueSet:
 
 
 def texts_where(pattern: Pattern, truth: bool) -> ValueSet | None:
-    """The texts for which LIKE this pattern is `truth`; None if they are no set of ranges."""
+    """Return the texts for which LIKE this pattern is `truth`; None if they are not a set of
+    ranges.
+    """
     matching = _matching_texts(pattern)
     if matching is None or truth:
         return matching
@@ -190,7 +212,9 @@ def _matching_texts(pattern: Pattern) -> ValueSet | None:
 
 
 def _longer_than_prefix(pattern: Pattern) -> ValueSet | None:
-    """The texts that match, if the pattern is a beginning and then one _ and % in either order."""
+    """Return the matching texts if the pattern is a prefix followed by one _ and % in either
+    order.
+    """
     if len(pattern.segments) != 2:
         return None
     first, last = pattern.segments
@@ -203,22 +227,8 @@ def _longer_than_prefix(pattern: Pattern) -> ValueSet | None:
 
 
 def is_literal(expression: Expression) -> bool:
-    """Whether `expression` is a number, a text, a truth or bytes."""
+    """Return whether `expression` is a number, a text, a truth or bytes."""
     return isinstance(expression, LiteralNode)
-
-
-# Residues: conditions that are no set of values of one attribute.
-#
-# A residue is kept as an expression that has to be TRUE. Two things are done for it:
-#
-# 1. It gets one spelling, so that equal conditions written differently are equal residues. The
-#    negation of a comparison is the inverse comparison (where one is UNKNOWN, so is the other); a
-#    literal stands on the right; otherwise the operand whose text is smaller stands on the left.
-# 2. What it implies is found. A comparison is known, TRUE or FALSE, only if both sides have values
-#    of one kind; arithmetic has a value only if all its operands are numbers; LIKE is known only
-#    for texts. These are necessary constraints on single attributes, and if there is no value that
-#    could satisfy one of them the residue can never hold (`a + 1 = 'x'`).
-#
 
 
 Constraints = dict[str, ValueSet]
@@ -229,7 +239,7 @@ _COMPUTED = (Arithmetic, Negative, Positive)
 
 
 def residue_of(expression: Expression, truth: bool) -> Expression:
-    """The one spelling of the condition that `expression` is `truth`."""
+    """Return the canonical spelling of the condition that `expression` is `truth`."""
     if not isinstance(expression, Comparison):
         return expression if truth else negation_of(expression)
     order = expression.order if truth else INVERSE[expression.order]
@@ -246,12 +256,12 @@ def _belongs_right(left: Expression, right: Expression) -> bool:
 
 
 def opposite_of(residue: Expression) -> Expression:
-    """The residue that is TRUE exactly where this one is FALSE."""
+    """Return the residue that is TRUE exactly where this one is FALSE."""
     return residue_of(residue, False)
 
 
 def implied_by(expression: Expression, truth: bool) -> Constraints | None:
-    """What must hold for `expression` to be `truth`, per attribute; None if it never is."""
+    """Return the necessary constraints for `expression` to be `truth`; None if it never is."""
     needs: Constraints = {}
     if isinstance(expression, Comparison):
         possible = _imply_comparison(expression, needs)
@@ -277,7 +287,9 @@ def _imply_comparison(comparison: Comparison, needs: Constraints) -> bool:
 
 
 def _imply_membership(membership: In, truth: bool, needs: Constraints) -> bool:
-    """IN is TRUE if one item equals the operand, FALSE only if all compare with it and differ."""
+    """IN is TRUE if one item equals the operand, FALSE only if all are comparable to it and
+    differ.
+    """
     operand = membership.operand
     shared = [
         _comparable_with(operand).intersection(_comparable_with(item)) for item in membership.items
@@ -292,14 +304,14 @@ def _imply_membership(membership: In, truth: bool, needs: Constraints) -> bool:
 
 
 def _imply_value(operand: Expression, needs: Constraints) -> bool:
-    """The operand has a value; whether NaN counts as one is left to the evaluator."""
+    """The operand has a value; the evaluator decides whether NaN counts as one."""
     if isinstance(operand, _COMPUTED):
         return _imply(operand, _NUMBERS_AND_NAN, needs)
     return True
 
 
 def _imply(expression: Expression, values: ValueSet, needs: Constraints) -> bool:
-    """Note that `expression` has its value among `values`; False if it cannot."""
+    """Record that the value of `expression` is in `values`; return False if that is impossible."""
     if isinstance(expression, Attribute):
         known = needs.get(expression.name)
         needs[expression.name] = values if known is None else known.intersection(values)
@@ -316,7 +328,7 @@ def _imply(expression: Expression, values: ValueSet, needs: Constraints) -> bool
 
 
 def _comparable_with(expression: Expression) -> ValueSet:
-    """The values that compare with some value of `expression`."""
+    """Return the values that are comparable with some value of `expression`."""
     if isinstance(expression, Integer | Real | Arithmetic | Negative | Positive):
         return NUMBERS
     if isinstance(expression, Text):
@@ -326,18 +338,8 @@ def _comparable_with(expression: Expression) -> ValueSet:
     return NOTHING if is_literal(expression) else COMPARABLE
 
 
-# Walking the tree of a filter without recursion.
-#
-# A tree may come from anywhere: the parsers keep theirs within `Limits`, a program that builds one
-# by hand may not. Whatever recurses over a tree (hashing it and comparing it included, which
-# happens in C, where a stack that overflows takes the process with it) has to know its height
-# first.
-#
-# Height is counted as the parser counts it: an attribute or a literal has height 1.
-
-
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """The nodes directly below."""
+    """Return the child nodes."""
     if isinstance(expression, And | Or):
         return expression.items
     if isinstance(expression, Comparison | Arithmetic):
@@ -350,9 +352,9 @@ def children(expression: Expression) -> tuple[Expression, ...]:
 
 
 def measure(expression: Expression, height_max: int) -> tuple[int, bool]:
-    """The height of the tree, and whether it reads no attribute.
+    """Return the height of the tree, and whether it reads no attribute.
 
-    The walk stops one level above `height_max`; the tree is too high then, whatever it reads.
+    The walk stops one level above `height_max`; the second result is meaningless then.
     """
     level: Sequence[Expression] = (expression,)
     height = 0
@@ -370,7 +372,7 @@ def measure(expression: Expression, height_max: int) -> tuple[int, bool]:
 
 
 def nodes_of(expression: Expression) -> Iterator[Expression]:
-    """Every node of the tree, in no particular order."""
+    """Yield every node of the tree, in no particular order."""
     waiting = [expression]
     while waiting:
         node = waiting.pop()
@@ -379,11 +381,11 @@ def nodes_of(expression: Expression) -> Iterator[Expression]:
 
 
 def attribute_names(expression: Expression) -> tuple[str, ...]:
-    """The names of all attributes that the expression reads, ascending."""
+    """Return the names of all attributes that the expression reads, ascending."""
     nodes = nodes_of(expression)
     return tuple(sorted({node.name for node in nodes if isinstance(node, Attribute)}))
 
 
 def is_constant(expression: Expression) -> bool:
-    """Whether the expression reads no attribute."""
+    """Return whether the expression reads no attribute."""
     return not any(isinstance(node, Attribute) for node in nodes_of(expression))

@@ -1,16 +1,36 @@
-"""One conjunction of the normal form: a box of value sets, and what does not fit into boxes.
+"""Conjunctions of the normal form, and the covering and intersection of filters.
 
-The constraints form a *box*: each attribute, independently of the others, is in its set.
-Conditions that tie attributes together or compute with them (`a < b`, `a + b > 5`, `x LIKE '%s'`)
-are no boxes; they stay whole, as the *residue*, and are evaluated. What a residue implies about
-single attributes is in the box too (for `a + b > 5` to be TRUE, a and b have to be numbers), so
-the box alone is a necessary condition: an index finds candidates with it and evaluates the residue
-of those only.
+The constraints of a conjunction form a *box*: each attribute, independently of the others, is in
+its set. Conditions that relate attributes or compute with them (`a < b`, `a + b > 5`, `x LIKE
+'%s'`) are not boxes; they stay expressions, the *residue*, and are evaluated. The box also contains
+what a residue implies about single attributes (for `a + b > 5` to be TRUE, a and b must be
+numbers), so the box alone is a necessary condition: an index finds candidates with it and evaluates
+only their residues.
 
 1. Each attribute occurs at most once, with a set that is neither empty nor everything. So the box
    is never empty: a conjunction without residue matches some event.
-2. No constraints and no residue: matches every event.
-3. The order of constraints and of residues is fixed, so equal conjunctions are equal values.
+2. A conjunction without constraints and residue matches every event.
+3. The order of constraints and residues is fixed, so equal conjunctions are equal values.
+
+A filter A *covers* B if every event that matches B matches A; then B need not be sent where A has
+been sent. A *intersects* B if some event matches both; a subscription is sent only to publishers
+whose advertisement it intersects. Both are relations over all possible events.
+
+4. `covers` never returns True wrongly, `intersects` never False wrongly. The opposite mistake costs
+   traffic, not events.
+5. For conjunctions without residue both are exact. A box is never empty, so it lies inside another
+   one exactly if it does so in every attribute, and two boxes intersect exactly if they do so in
+   every attribute.
+6. A residue of A is covered if B has the same residue, or if B leaves its attributes so few values
+   that all can be tried: texts, truths and absence, at most `TRIALS_MAX` combinations. (Numbers
+   cannot be tried: 1 and 1.0 are one point of the line, but arithmetic distinguishes them.) Two
+   conjunctions do not intersect if one has the opposite of a residue of the other, or if trying
+   shows that a residue cannot hold.
+7. A filter covers another if each conjunction of the other is covered by ONE of its own. This is
+   incomplete: `x <= 5 AND y = 1 OR x > 5 AND y >= 1` covers `x > 0 AND y = 1`, but only with its
+   two parts together, which is not detected. Merging (see `normal_form`) has joined parts that
+   differ in one attribute only; this needs parts that differ in two.
+8. Filters intersect if two of their conjunctions do. This is exact without residues.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,61 +48,37 @@ from anabranch.model.normal.value_set import FALSE_BIT, TRUE_BIT, ValueSet
 
 
 class Conjunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Every constraint holds and every residue is TRUE."""
+    """All constraints hold and all residues are TRUE."""
 
-    #: (attribute, what it may be), ascending by name; never the full set, never the empty set.
+    #: (attribute, allowed values), ascending by name; never the full set, never the empty set.
     constraints: tuple[tuple[str, ValueSet], ...]
-    #: Expressions over attributes, each to be TRUE, ascending by their text.
+    #: Expressions over attributes that must be TRUE, ascending by their text.
     residue: tuple[Expression, ...] = ()
 
     def matches(self, attributes: Attributes) -> bool:
-        """Whether an event with these attributes satisfies all of it."""
+        """Return whether an event with these attributes satisfies the conjunction."""
         for name, values in self.constraints:
             if not values.contains(attributes.get(name)):
                 return False
         return all(evaluate(part, attributes) is True for part in self.residue)
 
 
-#: Satisfied by every event.
+#: Matches every event.
 EVERY_EVENT = Conjunction(())
 
 
 def conjunction_from(
     constraints: Mapping[str, ValueSet], residue: Iterable[Expression] = ()
 ) -> Conjunction:
-    """The conjunction of these parts. No set is empty; full sets say nothing and are left out."""
-    kept = sorted(pair for pair in constraints.items() if not pair[1].is_everything())
+    """Build a conjunction. No set may be empty; full sets are left out."""
+    restricting = sorted(pair for pair in constraints.items() if not pair[1].is_everything())
     parts = tuple(set(residue))
     if len(parts) > 1:
         parts = tuple(sorted(parts, key=expression_text))
-    return Conjunction(tuple(kept), parts)
+    return Conjunction(tuple(restricting), parts)
 
 
-# Covering and intersection, of conjunctions and of filters in normal form.
-#
-# A *covers* B if every event that matches B matches A; then B needs no message of its own where A
-# has been sent. A *intersects* B if some event matches both; a subscription travels only to
-# publishers whose advertisement it intersects. Both are asked about all events there could be, of
-# any attributes.
-#
-# 1. `covers` never says True wrongly, `intersects` never says False wrongly. The other mistake
-#    costs traffic, not events.
-# 2. For conjunctions without residue both answers are exact. A box is never empty, so it lies
-#    inside another one exactly if it does so in every attribute, and two boxes meet exactly if they
-#    do so in every attribute.
-# 3. A residue of A is covered if B has the same residue, or if B leaves so few values to the
-#    attributes it reads that all of them can be tried: texts, truths and absence, at most
-#    `TRIALS_MAX` combinations. (A number cannot be tried: 1 and 1.0 are one point of the line, but
-#    arithmetic tells them apart.) Two conjunctions do not intersect if one has the opposite of a
-#    residue of the other, or if trying shows that a residue cannot hold.
-# 4. A filter covers another if each conjunction of the other is covered by ONE of its own.
-#    Completeness ends here: `x <= 5 AND y = 1 OR x > 5 AND y >= 1` covers `x > 0 AND y = 1`, but
-#    only its two parts together do, and this is not seen. Merging (see `boxes`) has joined parts
-#    that differ in one attribute only; it takes parts that differ in two.
-# 5. Filters intersect if two of their conjunctions do. This is exact without residues.
-
-
-#: Combinations of values that are tried to decide a residue.
+#: The number of combinations of values that are tried to decide a residue.
 TRIALS_MAX = 64
 
 Constraints = Sequence[tuple[str, ValueSet]]
@@ -90,7 +86,7 @@ Box = Mapping[str, ValueSet]
 
 
 def covers(ours: Conjunction, other: Conjunction) -> bool:
-    """Whether every event that matches `other` is sure to match `ours`."""
+    """Return True only if every event that matches `other` matches `ours`."""
     box = dict(other.constraints)
     if not box_covers(ours.constraints, box):
         return False
@@ -98,7 +94,7 @@ def covers(ours: Conjunction, other: Conjunction) -> bool:
 
 
 def intersects(ours: Conjunction, other: Conjunction) -> bool:
-    """Whether an event could match both."""
+    """Return False only if no event matches both."""
     box = dict(other.constraints)
     for name, values in ours.constraints:
         others = box.get(name)
@@ -114,17 +110,19 @@ def intersects(ours: Conjunction, other: Conjunction) -> bool:
 
 
 def each_is_covered(others: Sequence[Conjunction], ours: Sequence[Conjunction]) -> bool:
-    """Whether each of `others` is covered by one of `ours`."""
+    """Return whether each of `others` is covered by one of `ours`."""
     return all(any(covers(one, other) for one in ours) for other in others)
 
 
 def any_intersects(ours: Sequence[Conjunction], others: Sequence[Conjunction]) -> bool:
-    """Whether one of `ours` intersects one of `others`."""
+    """Return whether one of `ours` intersects one of `others`."""
     return any(intersects(one, other) for one in ours for other in others)
 
 
 def box_covers(constraints: Constraints, box: Box) -> bool:
-    """Whether `box` lies within `constraints`; an attribute it does not name may be anything."""
+    """Return whether `box` lies within `constraints`; an attribute it does not name may have any
+    value.
+    """
     for name, values in constraints:
         others = box.get(name)
         if others is None or not others.is_subset(values):
@@ -133,8 +131,10 @@ def box_covers(constraints: Constraints, box: Box) -> bool:
 
 
 def few_attributes(conjunction: Conjunction) -> frozenset[str]:
-    """The attributes that have so few values that all can be tried. Only residues that read no
-    others may be covered without being shared."""
+    """Return the attributes whose values are few enough to be tried.
+
+    Only residues on these attributes can be covered without being shared.
+    """
     return frozenset(name for name, values in conjunction.constraints if _few(values) is not None)
 
 
@@ -155,7 +155,7 @@ def _may_hold(residue: Expression, box: Box) -> bool:
 
 
 def _trials(residue: Expression, box: Box) -> Iterator[dict[str, Value]] | None:
-    """All that the box leaves possible of what the residue reads; None if that is too much."""
+    """Return all combinations of values that the box allows for the residue; None if too many."""
     names = attribute_names(residue)
     choices: list[tuple[Value | None, ...]] = []
     count = 1
@@ -175,7 +175,9 @@ def _event_of(names: tuple[str, ...], values: tuple[Value | None, ...]) -> dict[
 
 
 def _few(values: ValueSet) -> tuple[Value | None, ...] | None:
-    """The members of a set of single texts, truths and absence (None); None for other sets."""
+    """Return the members of a set of single texts, truths and absence (None); None for other
+    sets.
+    """
     texts = text_ranges.points(values.texts)
     if values.numbers or values.nan or texts is None or len(texts) > TRIALS_MAX:
         return None

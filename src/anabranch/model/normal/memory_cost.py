@@ -1,16 +1,16 @@
-"""What one filter costs in memory, about, wherever a broker holds it.
+"""The estimated memory cost of a filter at a broker.
 
-A filter that is subscribed to is held as its tree, its normal form, an entry in the matching index
-of the edge, and a node in the DAG of the edge's interest. The bytes of that were measured as
-resident memory of a broker, for filters of many kinds, and each of them is within a factor of two
-of the estimate (`tests/unit/model/normal/test_memory_cost.py` has the figures). What counts:
+A broker holds a subscribed filter as its tree, its normal form, an entry in the matching index of
+the edge, and a node in the DAG of the edge's interest. The cost was measured as resident memory of
+a broker for filters of many kinds, each of which is within a factor of two of the estimate
+(`tests/unit/model/normal/test_memory_cost.py` has the figures). The estimate counts:
 
 1. each byte of text: tokens of the tree, and long literals;
-2. each conjunction, each of its constraints and residues, and each part of a residue, which is
+2. each conjunction, each of its constraints and residues, and each node of a residue, which is
    compiled once however many conjunctions have it;
 3. each text that a constraint compares with, and each further range of numbers;
-4. each attribute name: an axis of both indexes. That is the dearest part, and it is shared by all
-   filters that use the name, so names are told apart from the rest.
+4. each attribute name: an axis of both indexes. This is the most expensive part and is shared by
+   all filters that use the name, so names are counted separately.
 
 This module keeps no state.
 """
@@ -23,7 +23,7 @@ from anabranch.model.normal.conditions import nodes_of
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 
-#: An attribute that no other filter names.
+#: The cost of an attribute that no other filter uses.
 NAME_BYTES = 10_240
 
 _FILTER_BYTES = 2_048
@@ -32,28 +32,28 @@ _CONJUNCTION_BYTES = 1_536
 _PREDICATE_BYTES = 352
 _RESIDUE_BYTES = 1_536
 _RESIDUE_NODE_BYTES = 512
-#: A LIKE holds a pattern that is compiled.
+#: A LIKE holds a compiled pattern.
 _LIKE_NODES = 12
 _TEXT_RANGE_BYTES = 1_152
 _NUMBER_RANGE_BYTES = 288
 
 
 class FilterCost(NamedTuple):
-    """What a filter makes a broker hold, about."""
+    """The estimated memory cost of a filter."""
 
-    #: Without its attributes.
+    #: Without its attribute names.
     bytes: int
-    #: The attributes that it reads, each once.
+    #: The attributes that it reads, without duplicates.
     names: tuple[str, ...] = ()
 
     @property
     def alone_bytes(self) -> int:
-        """All of it, if no other filter names these attributes."""
+        """The total cost if no other filter uses these attributes."""
         return self.bytes + NAME_BYTES * len(self.names)
 
 
 def filter_cost(text: str, conjunctions: Sequence[Conjunction]) -> FilterCost:
-    """The cost of a filter with this text and this normal form."""
+    """Estimate the cost of a filter with this text and normal form."""
     size = _FILTER_BYTES + _TEXT_BYTES * len(text) + _CONJUNCTION_BYTES * len(conjunctions)
     names: dict[str, None] = {}
     residues: dict[int, Expression] = {}

@@ -1,26 +1,40 @@
-"""A filter's tree to its normal form: a disjunction of conjunctions.
+"""Normalisation of a filter: from a tree to a disjunction of conjunctions.
 
-What is asked is where the filter is TRUE. In three-valued logic that question is pushed down to
-the leaves together with its opposite: AND is TRUE where all items are, and FALSE where some item
-is; OR the other way round; NOT is TRUE where its item is FALSE. UNKNOWN is never asked for, so
+The normal form describes where the filter is TRUE. In three-valued logic this question is pushed
+down to the leaves together with its opposite: AND is TRUE where all items are, and FALSE where some
+item is; OR the other way round; NOT is TRUE where its item is FALSE. UNKNOWN is never needed, so
 nothing is lost and NOT costs nothing. A leaf becomes
 
-1. a set of values of one attribute, if it is an atom (see `atoms`);
-2. everything or nothing, if it reads no attribute: the evaluator says which;
-3. IN between mixed operands: the OR of its equalities;
-4. else a residue, with the constraints that it implies (see `residue`).
+1. a set of values of one attribute, if it is an atom (see `conditions`);
+2. everything or nothing, if it reads no attribute, according to the evaluator;
+3. the OR of its equalities, if it is an IN with mixed operands;
+4. otherwise a residue with its implied constraints (see `conditions`).
 
-Then *any* is the union of lists and *all* their product, each simplified (see `boxes`). Products
-are where a normal form explodes: n alternatives, m times, are n^m conjunctions. The cost of every
-product is taken off a budget before it is computed, and a list that outgrows `Limits` is simplified
-at once; a filter that needs more is refused with `FilterLimitError`. Within AND, leaves come first:
-a contradiction among them saves the rest.
+Then *any* is the union of lists and *all* is their product, each simplified. Products are where a
+normal form explodes: n alternatives, m times, are n^m conjunctions. The cost of every product is
+taken from a budget before it is computed, and a list that exceeds `Limits` is simplified at once; a
+filter that needs more is refused with `FilterLimitError`. Within AND, leaves come first: a
+contradiction among them avoids the rest.
 
 The contract, for every event: some conjunction matches ⇔ the filter evaluates to TRUE. No
-conjunctions: never matches. A conjunction of nothing matches always, and is then the only one.
+conjunctions: never matches. The empty conjunction matches every event, and is then the only one.
 
-Nearly every filter is an AND of conditions on single attributes. `plain_conjunction` makes its
-normal form directly, the same one, several times as fast; `index.add` lives on that.
+Three operations keep disjunctions small without changing their meaning:
+
+5. *Meet*: the conjunction of several conjunctions. Sets of one attribute are intersected; an empty
+   set, or a residue and its opposite, is a contradiction, and the conjunction vanishes.
+6. *Merge*: conjunctions that are equal except for the set of one attribute become one, with the
+   union of these sets. `x = 1 OR x = 2` is one set, `y = 3 AND x = 1 OR y = 3 AND x = 2` is one
+   conjunction. A set that has become everything disappears, which detects tautologies.
+7. *Absorb*: a conjunction that another one covers is removed.
+
+Merging finds its partners by hashing all but one constraint, in time proportional to the size of
+the list. Absorbing compares pairs. Both are repeated while they find something, a few times at
+most: finding the smallest disjunction is NP-hard; a small one suffices. All work is paid for from a
+`Budget`, so that the time for a normal form is bounded for every filter.
+
+Nearly every filter is an AND of conditions on single attributes. `plain_conjunction` computes its
+normal form directly, with the same result, several times as fast; `index.add` depends on that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -66,44 +80,26 @@ from anabranch.model.normal.conjunction import (
 )
 from anabranch.model.normal.value_set import TEXTS, ValueSet, intersection_of, union_of
 
-# Disjunctions of conjunctions, kept small: meet, merge, absorb.
-#
-# A disjunction is a list of conjunctions. Expanding a filter makes many that say nothing new; three
-# operations remove them without changing what matches:
-#
-# 1. *Meet*: the conjunction of several conjunctions. Sets of one attribute are intersected; an
-#    empty one, or a residue beside its own opposite, is a contradiction and the whole vanishes.
-# 2. *Merge*: conjunctions that agree in everything but the set of one attribute become one, with
-#    the union of these sets. `x = 1 OR x = 2` is one set, `y = 3 AND x = 1 OR y = 3 AND x = 2` is
-#    one conjunction. A set that has become everything disappears; so tautologies are found.
-# 3. *Absorb*: a conjunction that another one covers goes.
-#
-# Merging finds its partners by hashing all but one constraint, in time proportional to the size of
-# the list. Absorbing compares pairs. Both are repeated while they find something, a few times at
-# most: the smallest disjunction is not sought (finding it is NP-hard), a small one is.
-#
-# All work is paid for from a `Budget`. When it is used up the filter is refused: a normal form
-# costs a bounded time, whatever the filter.
-
-
-#: Steps a normal form may take for every predicate that it may hold.
+#: The number of steps per predicate that a normal form may contain.
 STEPS_PER_PREDICATE = 32
-#: Pairs that are compared for one step: most comparisons end at the first constraint.
+#: Pairs compared per step: most comparisons end at the first constraint.
 PAIRS_PER_STEP = 4
-#: Ranges of large sets that are intersected, united or searched for one step.
+#: Ranges of large sets that are intersected, united or searched per step.
 RANGES_PER_STEP = 2
 _ROUNDS_MAX = 8
 
 
 class Budget:
-    """How much more work one normalisation may do. One step is about a microsecond."""
+    """The remaining work of one normalisation. One step is about a microsecond."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._steps_left = limits.predicates_max * STEPS_PER_PREDICATE
 
     def spend(self, steps: int) -> None:
-        """Take `steps` off, or refuse the filter; called before the work is done."""
+        """Take `steps` from the budget before the work is done; raise `FilterLimitError` if it is
+        exceeded.
+        """
         self._steps_left -= steps
         if self._steps_left < 0:
             raise FilterLimitError(
@@ -113,7 +109,7 @@ class Budget:
             )
 
     def check_size(self, conjunctions: Sequence[Conjunction]) -> None:
-        """Refuse a disjunction beyond the limits."""
+        """Raise `FilterLimitError` if a disjunction exceeds the limits."""
         if len(conjunctions) > self.limits.conjunctions_max:
             raise FilterLimitError(
                 f"the normal form of the filter has {len(conjunctions)} conjunctions or more;"
@@ -128,12 +124,12 @@ class Budget:
 
 
 def predicate_count(conjunctions: Iterable[Conjunction]) -> int:
-    """Constraints and residues, over all conjunctions."""
+    """Return the number of constraints and residues in all conjunctions."""
     return sum(len(one.constraints) + len(one.residue) for one in conjunctions)
 
 
 def meet(conjunctions: Iterable[Conjunction], budget: Budget) -> Conjunction | None:
-    """What all of them say together; None if that is a contradiction."""
+    """Return the conjunction of all of them; None if it is a contradiction."""
     sets: dict[str, list[ValueSet]] = {}
     residue: list[Expression] = []
     for conjunction in conjunctions:
@@ -157,7 +153,7 @@ def _shared(sets: list[ValueSet], budget: Budget) -> ValueSet:
 
 
 def is_contradiction(residue: list[Expression]) -> bool:
-    """Whether a residue stands beside its own opposite."""
+    """Return whether a residue and its opposite are both present."""
     present = set(residue)
     return any(opposite_of(part) in present for part in residue)
 
@@ -165,7 +161,7 @@ def is_contradiction(residue: list[Expression]) -> bool:
 def product(
     left: Sequence[Conjunction], right: Sequence[Conjunction], budget: Budget
 ) -> list[Conjunction]:
-    """The disjunction of all meetings of one of `left` with one of `right`."""
+    """Return the disjunction of the meets of all pairs."""
     budget.spend(
         len(left) * len(right)
         + len(left) * predicate_count(right)
@@ -183,7 +179,7 @@ def product(
 
 
 def simplified(conjunctions: Iterable[Conjunction], budget: Budget) -> list[Conjunction]:
-    """An equal disjunction, merged and absorbed, within the limits."""
+    """Return an equivalent disjunction, merged and absorbed, within the limits."""
     current = list(dict.fromkeys(conjunctions))
     for _ in range(_ROUNDS_MAX):
         before = len(current)
@@ -196,7 +192,7 @@ def simplified(conjunctions: Iterable[Conjunction], budget: Budget) -> list[Conj
 
 
 def _merged(conjunctions: list[Conjunction], budget: Budget) -> list[Conjunction]:
-    """Each group that differs in the set of one attribute only becomes one conjunction."""
+    """Merge each group of conjunctions that differ only in the set of one attribute."""
     budget.spend(predicate_count(conjunctions))
     result: list[Conjunction | None] = list(conjunctions)
     for (position, _, _), members in _groups(conjunctions).items():
@@ -213,10 +209,10 @@ def _merged(conjunctions: list[Conjunction], budget: Budget) -> list[Conjunction
 
 
 def _groups(conjunctions: list[Conjunction]) -> dict[tuple[int, str, int], list[int]]:
-    """Indices of conjunctions that have an attribute at one position, by the hash of the rest.
+    """Group conjunctions by the position and name of one attribute and the hash of the rest.
 
-    The hash of the rest is the hash of the whole with one part taken out again, so that wide
-    conjunctions are not hashed once per attribute.
+    The hash of the rest is the hash of the whole with one part removed, so that wide conjunctions
+    are not hashed once per attribute.
     """
     groups: dict[tuple[int, str, int], list[int]] = {}
     for index, conjunction in enumerate(conjunctions):
@@ -231,7 +227,7 @@ def _groups(conjunctions: list[Conjunction]) -> dict[tuple[int, str, int], list[
 
 
 def _agree(conjunctions: list[Conjunction], left: int, right: int, position: int) -> bool:
-    """Whether two conjunctions are equal but for the constraint at `position`."""
+    """Return whether two conjunctions are equal except for the constraint at `position`."""
     one, other = conjunctions[left], conjunctions[right]
     return (
         one.residue == other.residue
@@ -251,7 +247,9 @@ def _united(alike: list[Conjunction], position: int, budget: Budget) -> Conjunct
 
 
 def _absorbed(conjunctions: list[Conjunction], budget: Budget) -> list[Conjunction]:
-    """Those that no other one covers. No two are equal, so no two cover each other."""
+    """Return the conjunctions that no other one covers. No two are equal, so no two cover each
+    other.
+    """
     if EVERY_EVENT in conjunctions:
         return [EVERY_EVENT]
     coverers = _Coverers(list(dict.fromkeys(conjunctions)))
@@ -270,11 +268,11 @@ def _absorbed(conjunctions: list[Conjunction], budget: Budget) -> list[Conjuncti
 
 
 class _Coverers:
-    """Which conjunctions can cover which, at a glance.
+    """A prefilter for the conjunctions that may cover another one.
 
-    One that fixes an attribute to a single value covers only those that fix it to the same value,
-    so it is looked for under that value alone. The others are passed over if they have an attribute
-    or a residue that the one to be covered does not have; a bit for each makes that quick.
+    A conjunction that fixes an attribute to a single value covers only those that fix it to the
+    same value, so it is found under that value alone. The others are skipped if they have an
+    attribute or a residue that the covered one lacks; a bit for each makes that fast.
     """
 
     def __init__(self, conjunctions: list[Conjunction]) -> None:
@@ -284,12 +282,13 @@ class _Coverers:
         self._fixed: dict[tuple[str, ValueSet], list[int]] = {}
         self._loose: list[int] = []
         for index, conjunction in enumerate(conjunctions):
-            fixed = next((each for each in conjunction.constraints if each[1].is_single()), None)
-            where = self._loose if fixed is None else self._fixed.setdefault(fixed, [])
-            where.append(index)
+            constraints = conjunction.constraints
+            fixed = next((pair for pair in constraints if pair[1].is_single()), None)
+            indexes = self._loose if fixed is None else self._fixed.setdefault(fixed, [])
+            indexes.append(index)
 
     def candidates(self, index: int) -> list[Conjunction]:
-        """All others that cover the conjunction at `index`, and some that do not."""
+        """Return all others that cover the conjunction at `index`, and some that do not."""
         found = list(self._loose)
         for constraint in self.conjunctions[index].constraints:
             found += self._fixed.get(constraint, ())
@@ -313,7 +312,7 @@ class _Coverers:
 
 
 _CONNECTIVES = (And, Or)
-#: Values that are calculated.
+#: Computed values.
 _COMPUTED = (Arithmetic, Negative, Positive)
 _PLAIN_RANGES_MAX = 8
 #: Conditions on one operand, besides comparisons.
@@ -323,7 +322,9 @@ _PLAIN_HEIGHT = 4
 
 
 def normalise(expression: Expression, limits: Limits = DEFAULT_LIMITS) -> tuple[Conjunction, ...]:
-    """The conjunctions, one of which matches an event exactly if `expression` is TRUE for it."""
+    """Return the conjunctions, one of which matches an event exactly if `expression` is TRUE for
+    it.
+    """
     plain = plain_conjunction(expression) if limits.filter_depth_max >= _PLAIN_HEIGHT else None
     if plain is None:
         return tuple(_Expansion(limits).normal_form(expression))
@@ -333,7 +334,9 @@ def normalise(expression: Expression, limits: Limits = DEFAULT_LIMITS) -> tuple[
 
 
 def plain_conjunction(expression: Expression) -> tuple[Conjunction, ...] | None:
-    """The normal form of simple conditions on single attributes under AND; None for the rest."""
+    """Return the normal form of an AND of simple conditions on single attributes; None for
+    others.
+    """
     items = expression.items if type(expression) is And else (expression,)
     constraints: dict[str, ValueSet] = {}
     residue: list[Expression] = []
@@ -351,7 +354,7 @@ def plain_conjunction(expression: Expression) -> tuple[Conjunction, ...] | None:
         if name in constraints:
             known = constraints[name]
             if known.range_count() > _PLAIN_RANGES_MAX or values.range_count() > _PLAIN_RANGES_MAX:
-                return None  # thousands of <> in a chain; all at once is quicker
+                return None  # a long chain of <> is faster with a single intersection
             values = known.intersection(values)
         if values.is_empty():
             return ()
@@ -364,7 +367,9 @@ def plain_conjunction(expression: Expression) -> tuple[Conjunction, ...] | None:
 
 
 def _plain_atom(item: Expression, residue: list[Expression]) -> tuple[str, ValueSet] | None:
-    """What IN, LIKE and IS NULL, or NOT of them, demand; a pattern that is no set is a residue."""
+    """Return the condition of IN, LIKE and IS NULL, or NOT of them; a pattern that is not a set
+    becomes a residue.
+    """
     truth = type(item) is not Not
     condition = item.item if isinstance(item, Not) else item
     if not isinstance(condition, _SIMPLE) or type(condition.operand) is not Attribute:
@@ -380,7 +385,7 @@ def _plain_atom(item: Expression, residue: list[Expression]) -> tuple[str, Value
 
 
 class _Expansion:
-    """One normalisation: its budget, and the walk down the tree."""
+    """One normalisation: its budget and the recursion over the tree."""
 
     def __init__(self, limits: Limits) -> None:
         self._budget = Budget(limits)
@@ -393,7 +398,7 @@ class _Expansion:
         return conjunctions
 
     def _expand(self, expression: Expression, truth: bool, level: int) -> list[Conjunction]:
-        """Where `expression`, which stands `level` levels deep, is `truth`."""
+        """Return where `expression`, at depth `level`, is `truth`."""
         if level > self._height_max:
             raise self._too_deep()
         if isinstance(expression, Not):
@@ -412,7 +417,7 @@ class _Expansion:
         return [] if atom[1].is_empty() else [Conjunction((atom,))]
 
     def _all(self, items: Iterable[Expression], truth: bool, level: int) -> list[Conjunction]:
-        """Where all items are `truth`. Leaves first: each is one conjunction, or few."""
+        """Return where all items are `truth`. Leaves first: each is one conjunction, or few."""
         singles: list[Conjunction] = []
         several: list[list[Conjunction]] = []
         compounds: list[Expression] = []
@@ -436,7 +441,7 @@ class _Expansion:
         return result
 
     def _any(self, items: Iterable[Expression], truth: bool, level: int) -> list[Conjunction]:
-        """Where some item is `truth`."""
+        """Return where some item is `truth`."""
         found: dict[Conjunction, None] = {}
         for item in items:
             found.update(dict.fromkeys(self._expand(item, truth, level)))
@@ -445,7 +450,7 @@ class _Expansion:
         return simplified(found, self._budget)
 
     def _expand_leaf(self, leaf: Expression, truth: bool, level: int) -> list[Conjunction]:
-        """Where a condition that is no atom is `truth`."""
+        """Return where a condition that is not an atom is `truth`."""
         height, constant = measure(leaf, self._height_max)
         if level - 1 + height > self._height_max:
             raise self._too_deep()
@@ -477,7 +482,7 @@ def _is_compound(expression: Expression) -> bool:
 
 
 def _folded(operand: Expression) -> Expression | None:
-    """A calculated operand without attributes as a literal, or None; any other as it is."""
+    """Return a computed operand without attributes as a literal, or None; any other unchanged."""
     if not isinstance(operand, _COMPUTED) or not is_constant(operand):
         return operand
     value = evaluate(operand, {})
@@ -487,7 +492,7 @@ def _folded(operand: Expression) -> Expression | None:
 
 
 def _equalities(operand: Expression, items: tuple[Expression, ...]) -> Expression:
-    """IN as an OR. Literals stay together where they are one set of values."""
+    """Return IN as an OR. Literals stay together if they are one set of values."""
     literals = tuple(item for item in items if is_literal(item))
     others = [Comparison("=", operand, item) for item in items if not is_literal(item)]
     if literals and isinstance(operand, Attribute):

@@ -1,17 +1,17 @@
-"""Sets of numbers: ascending ranges with both ends included.
+"""Sets of numbers as ascending ranges with both ends included.
 
-The line int64 ∪ float64 is finite and every number on it has a neighbour, so a range without one
-of its ends is the range that stops one number earlier, and ranges with both ends included suffice.
-`x < 5` is the range from minus infinity to the number before 5, which is 4.999999999999999.
+The line int64 ∪ float64 is finite and every number on it has a neighbour. A range without one of
+its ends is the range that stops one number earlier, so ranges with both ends included suffice. `x <
+5` is the range from minus infinity to the number before 5, which is 4.999999999999999.
 
-A set is a tuple of ranges in one canonical form, so that equal sets are equal tuples:
+A set is a tuple of ranges in canonical form, so that equal sets are equal tuples:
 
-1. Each range holds at least one number: its start is not above its end.
+1. Each range contains at least one number: its start is not above its end.
 2. The ranges ascend, and between two of them lies a number that is in neither.
-3. Zero is never written −0.0. (1 and 1.0 may both occur as an end; Python holds them equal.)
+3. Zero is never written −0.0. (1 and 1.0 may both occur as an end; they are equal in Python.)
 
-Functions that take sets take them in canonical form and return it. Most sets have one range, and
-most work is done on two such sets, so that case comes first where it pays.
+Functions take and return sets in canonical form. Most sets have one range, and most operations have
+two such sets, so that case comes first where it pays.
 """
 
 from bisect import bisect_right
@@ -30,7 +30,7 @@ _START = itemgetter(0)
 
 
 def compared(order: Order, number: Number) -> NumberRanges:
-    """The numbers x with `x order number`. None compares with NaN."""
+    """Return the numbers x with `x order number`. None are comparable with NaN."""
     if order == "=":
         return ((number + 0, number + 0),) if number == number else ()  # −0.0 + 0 is 0.0
     if number != number:
@@ -48,21 +48,21 @@ def compared(order: Order, number: Number) -> NumberRanges:
 
 
 def above(number: Number) -> NumberRanges:
-    """The numbers greater than `number`."""
-    if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX:  # nearly always, and then it is this simple
+    """Return the numbers greater than `number`."""
+    if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX:  # the usual case
         return ((nextafter(number, INFINITY) + 0.0, INFINITY),)
     return () if number == INFINITY else ((number_after(number), INFINITY),)
 
 
 def below(number: Number) -> NumberRanges:
-    """The numbers smaller than `number`."""
+    """Return the numbers smaller than `number`."""
     if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX:
         return ((-INFINITY, nextafter(number, -INFINITY) + 0.0),)
     return () if number == -INFINITY else ((-INFINITY, number_before(number)),)
 
 
 def canonical(ranges: Iterable[NumberRange]) -> NumberRanges:
-    """The set of all numbers in some of `ranges`, which may come in any order and overlap."""
+    """Return the union of `ranges`, which may be unordered and overlap."""
     merged: list[NumberRange] = []
     reach: Number | None = None
     for start, end in sorted(ranges):
@@ -78,12 +78,11 @@ def canonical(ranges: Iterable[NumberRange]) -> NumberRanges:
 
 
 def _reach(end: Number) -> Number:
-    """The greatest start with which a range would continue one that ends at `end`."""
+    """Return the greatest start of a range that continues one that ends at `end`."""
     return end if end == INFINITY else number_after(end)
 
 
 def union(left: NumberRanges, right: NumberRanges) -> NumberRanges:
-    """The numbers in either set."""
     if not left or left == right:
         return right
     if not right:
@@ -92,7 +91,6 @@ def union(left: NumberRanges, right: NumberRanges) -> NumberRanges:
 
 
 def intersection(left: NumberRanges, right: NumberRanges) -> NumberRanges:
-    """The numbers in both sets."""
     if not left or not right:
         return ()
     if len(left) == 1 and len(right) == 1:
@@ -120,7 +118,7 @@ def _intersection_of_many(left: NumberRanges, right: NumberRanges) -> NumberRang
 
 
 def complement(ranges: NumberRanges) -> NumberRanges:
-    """The numbers that are not in the set; NaN is no number."""
+    """Return the numbers that are not in the set; NaN is not a number."""
     gaps: list[NumberRange] = []
     start: Number | None = -INFINITY
     for range_start, range_end in ranges:
@@ -133,7 +131,7 @@ def complement(ranges: NumberRanges) -> NumberRanges:
 
 
 def is_subset(inner: NumberRanges, outer: NumberRanges) -> bool:
-    """Whether every number in `inner` is in `outer`."""
+    """Return whether every number in `inner` is in `outer`."""
     if not inner:
         return True
     if not outer:
@@ -149,7 +147,7 @@ def _is_inside(piece: NumberRange, outer: NumberRanges) -> bool:
 
 
 def intersects(left: NumberRanges, right: NumberRanges) -> bool:
-    """Whether some number is in both sets."""
+    """Return whether some number is in both sets."""
     if not left or not right:
         return False
     if len(left) == 1 and len(right) == 1:
@@ -158,7 +156,7 @@ def intersects(left: NumberRanges, right: NumberRanges) -> bool:
 
 
 def contains(ranges: NumberRanges, number: Number) -> bool:
-    """Whether `number`, which is not NaN, is in the set."""
+    """Return whether `number`, which is not NaN, is in the set."""
     if len(ranges) == 1:
         return ranges[0][0] <= number <= ranges[0][1]
     return _is_inside((number, number), ranges)

@@ -1,27 +1,29 @@
-"""The normal form of a plain filter, straight from its text.
+"""The normal form of a plain filter, directly from its text.
 
-Most filters that an index takes are number ranges and text equalities joined by AND, each a
-demand on one attribute:
+Most filters in an index are number ranges and text equalities joined by AND, each a constraint on
+one attribute:
 
     symbol = 'IBM' AND price BETWEEN 40 AND 50 AND volume >= 1000
 
-Their normal form is one conjunction with one range or one text per attribute. To read that from
-the text needs no tree and no sets: one regular expression finds the parts, and a loop over them
-keeps the ends. That is what makes tens of thousands of additions per second possible. Several
-such conjunctions joined by OR are plain too, if none has all the attributes of another: then
-there is nothing to merge or to absorb.
+Their normal form is one conjunction with one range or one text per attribute. Reading it from the
+text needs no tree and no sets: one regular expression finds the parts, and a loop over them keeps
+the ends. This makes tens of thousands of additions per second possible. Several such conjunctions
+joined by OR are plain too, if none has all the attributes of another: then there is nothing to
+merge or to absorb.
 
 Rules:
 
-1. Never an error, never a guess: what is not plain to the last character gives None, and the
-   parser and `dnf` find out what it is. So does what nothing satisfies or what is too large.
-2. A plain text has the normal form that `dnf` finds for its tree, and `conjunction_of` makes it.
-3. Where every part between two OR is plain, each of them has its quotes in pairs; so no OR that
-   the text was cut at stood inside of a string.
-4. The ends of ranges are floats, and exact: integers of at most 15 digits, and what is written
-   with a point or an exponent, which is a float anyway, up to `FLOAT_EXACT_MAX`.
+1. No errors and no guesses: a text that is not plain to the last character gives None, and the
+   parser and `normal_form` handle it. The same applies to filters that nothing satisfies, or that
+   are too large.
+2. A plain text has the normal form that `normal_form` finds for its tree; `conjunction_of` builds
+   it.
+3. If every part between two OR is plain, each of them has paired quotes; so no OR at which the text
+   was split was inside a string.
+4. The ends of ranges are exact floats: integers of at most 15 digits, and numbers with a point or
+   an exponent, which are floats anyway, up to `FLOAT_EXACT_MAX`.
 
-Nothing is remembered from one text to the next.
+This module keeps no state.
 """
 
 import re
@@ -35,7 +37,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.value_set import ValueSet, point
 
-#: Attribute → the text that it is, or the (least, greatest) number. At least one, none empty.
+#: Attribute → its text, or its (least, greatest) number. At least one entry, none empty.
 Demands = dict[str, str | tuple[float, float]]
 
 _NUMBER: Final = r"[+-]?(?:[0-9]{1,15}+(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
@@ -51,17 +53,17 @@ _DEMAND: Final = re.compile(
     re.VERBOSE,
 )
 _OR: Final = re.compile(r"[ ]++(?:OR|or)[ ]++")
-#: Levels of a plain tree: OR, a parenthesis, AND, a comparison, a literal. Nodes are fewer than
-#: characters.
+#: The height of a plain tree: OR, a parenthesis, AND, a comparison, a literal. There are fewer
+#: nodes than characters.
 _HEIGHT: Final = 5
-#: Conjunctions that are compared pair by pair.
+#: The number of conjunctions that are compared pairwise.
 _PARTS_MAX: Final = 16
 _LEAST: Final = float(-FLOAT_EXACT_MAX)
 _GREATEST: Final = float(FLOAT_EXACT_MAX)
 
 
 def read_plain(text: str, limits: Limits) -> tuple[Demands, ...] | None:
-    """What each conjunction of the filter `text` demands if it is plain, else None."""
+    """Return the constraints of each conjunction of a plain filter; None if it is not plain."""
     check_text(text, limits)
     if len(text) > limits.filter_nodes_max or limits.filter_depth_max < _HEIGHT:
         return None
@@ -73,7 +75,7 @@ def read_plain(text: str, limits: Limits) -> tuple[Demands, ...] | None:
 
 
 def _alternatives_of(text: str) -> tuple[Demands, ...] | None:
-    """What the parts of a text between OR demand, if all are plain and unlike each other."""
+    """Return the constraints of the parts between OR, if all are plain and unlike each other."""
     parts = _OR.split(text)
     if not 1 < len(parts) <= _PARTS_MAX:
         return None
@@ -93,7 +95,7 @@ def _alternatives_of(text: str) -> tuple[Demands, ...] | None:
 
 
 def _demands_of(text: str) -> Demands | None:
-    """What a conjunction demands if it is plain, else None."""
+    """Return the constraints of a plain conjunction; None if it is not plain."""
     found = _DEMAND.findall(text)
     if not found or found[-1][-1]:
         return None
@@ -121,7 +123,7 @@ def _demands_of(text: str) -> Demands | None:
 
 
 def conjunction_of(demands: Demands) -> Conjunction:
-    """The same as a conjunction."""
+    """Build the conjunction of these constraints."""
     constraints = [
         (name, point(demand) if isinstance(demand, str) else ValueSet((_whole(demand),)))
         for name, demand in sorted(demands.items())
@@ -130,12 +132,12 @@ def conjunction_of(demands: Demands) -> Conjunction:
 
 
 def _whole(ends: tuple[float, float]) -> tuple[float, float]:
-    """The ends without −0.0."""
+    """Return the ends without −0.0."""
     return ends[0] + 0.0, ends[1] + 0.0
 
 
 def _ends_of(order: str, number: float) -> tuple[float, float] | None:
-    """The numbers x with `x order number`; None if that is no range, or not exactly."""
+    """Return the numbers x with `x order number`; None if they are not an exact range."""
     if not _LEAST < number < _GREATEST:
         return None
     if order == ">=":
@@ -152,7 +154,7 @@ def _ends_of(order: str, number: float) -> tuple[float, float] | None:
 def _shared(
     ends: tuple[float, float], known: str | tuple[float, float]
 ) -> tuple[float, float] | None:
-    """The numbers in both ranges, if there are any."""
+    """Return the numbers in both ranges; None if there are none."""
     if isinstance(known, str):
         return None
     low, high = max(ends[0], known[0]), min(ends[1], known[1])

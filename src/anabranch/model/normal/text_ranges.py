@@ -1,18 +1,19 @@
-"""Sets of texts: ascending ranges, start included and end excluded, ordered by code point.
+"""Sets of texts as ascending ranges, start included and end excluded, ordered by code point.
 
-A text has a next one, itself with U+0000 appended, but none just before it: between "a" and "b"
-lie "az", "azz", "azzz" without end. So a range includes its start and excludes its end, and that
-is enough for every comparison and every prefix:
+Every text has a successor, itself with U+0000 appended, but no predecessor: between "a" and "b" lie
+"az", "azz", "azzz" and so on. A range therefore includes its start and excludes its end, which
+suffices for every comparison and every prefix:
 
     x = 's'     from s to the text after s       x LIKE 'p%'    from p to the end of the prefix p
     x <= 's'    from "" to the text after s      x > 's'        from the text after s, no end
 
-A set is a tuple of ranges in one canonical form, so that equal sets are equal tuples:
+A set is a tuple of ranges in canonical form, so that equal sets are equal tuples:
 
-1. The start of a range is below its end, so each range holds a text, its start. None is no end.
+1. The start of a range is below its end, so each range contains a text, its start. None means no
+   end.
 2. The ranges ascend, and each starts above the end of the one before it.
 
-Functions that take sets take them in canonical form and return it.
+Functions take and return sets in canonical form.
 """
 
 from bisect import bisect_right
@@ -30,7 +31,7 @@ _START = itemgetter(0)
 
 
 def compared(order: Order, text: str) -> TextRanges:
-    """The texts x with `x order text`."""
+    """Return the texts x with `x order text`."""
     if order == "=":
         return ((text, text + "\0"),)  # `text_after`, without the call: the most common predicate
     if order == ">=":
@@ -45,17 +46,17 @@ def compared(order: Order, text: str) -> TextRanges:
 
 
 def below(text: str) -> TextRanges:
-    """The texts smaller than `text`."""
+    """Return the texts smaller than `text`."""
     return (("", text),) if text else ()
 
 
 def prefixed(prefix: str) -> TextRanges:
-    """The texts that start with `prefix`."""
+    """Return the texts that start with `prefix`."""
     return ((prefix, prefix_end(prefix)),)
 
 
 def canonical(ranges: Iterable[TextRange]) -> TextRanges:
-    """The set of all texts in some of `ranges`, which may come in any order and overlap."""
+    """Return the union of `ranges`, which may be unordered and overlap."""
     merged: list[TextRange] = []
     for start, end in sorted(ranges, key=_START):
         previous = merged[-1] if merged else None
@@ -67,12 +68,11 @@ def canonical(ranges: Iterable[TextRange]) -> TextRanges:
 
 
 def _reaches(end: str | None, other: str | None) -> bool:
-    """Whether `other` is no greater than `end`; None is greater than every text."""
+    """Return whether `other` is not greater than `end`; None is greater than every text."""
     return end is None or (other is not None and other <= end)
 
 
 def union(left: TextRanges, right: TextRanges) -> TextRanges:
-    """The texts in either set."""
     if not left or left == right:
         return right
     if not right:
@@ -81,7 +81,6 @@ def union(left: TextRanges, right: TextRanges) -> TextRanges:
 
 
 def intersection(left: TextRanges, right: TextRanges) -> TextRanges:
-    """The texts in both sets."""
     shared: list[TextRange] = []
     left_index = right_index = 0
     while left_index < len(left) and right_index < len(right):
@@ -100,7 +99,6 @@ def intersection(left: TextRanges, right: TextRanges) -> TextRanges:
 
 
 def complement(ranges: TextRanges) -> TextRanges:
-    """The texts that are not in the set."""
     gaps: list[TextRange] = []
     start: str | None = ""
     for range_start, range_end in ranges:
@@ -113,7 +111,7 @@ def complement(ranges: TextRanges) -> TextRanges:
 
 
 def is_subset(inner: TextRanges, outer: TextRanges) -> bool:
-    """Whether every text in `inner` is in `outer`."""
+    """Return whether every text in `inner` is in `outer`."""
     return all(_is_inside(piece, outer) for piece in inner)
 
 
@@ -123,12 +121,11 @@ def _is_inside(piece: TextRange, outer: TextRanges) -> bool:
 
 
 def intersects(left: TextRanges, right: TextRanges) -> bool:
-    """Whether some text is in both sets."""
+    """Return whether some text is in both sets."""
     return bool(left and right and intersection(left, right))
 
 
 def contains(ranges: TextRanges, text: str) -> bool:
-    """Whether `text` is in the set."""
     index = bisect_right(ranges, text, key=_START) - 1
     if index < 0:
         return False
@@ -137,7 +134,7 @@ def contains(ranges: TextRanges, text: str) -> bool:
 
 
 def points(ranges: TextRanges) -> tuple[str, ...] | None:
-    """The texts of the set if each range holds one text only, else None."""
+    """Return the texts of the set if each range holds a single text, else None."""
     if any(end != text_after(start) for start, end in ranges):
         return None
     return tuple(start for start, _ in ranges)

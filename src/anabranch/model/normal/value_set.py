@@ -1,22 +1,20 @@
 """Sets of values of one attribute, closed under union, intersection and complement.
 
-Whatever a comparison, IN, a prefix, IS NULL or a bare attribute says about one attribute, it says
-it by naming the values for which it is TRUE. Such a set is kept as one part per kind of value:
-ranges of numbers, ranges of texts, the two truths, NaN, and *absent*, which stands for the event
-that lacks the attribute, so that existence is a constraint like any other.
+A comparison, IN, a prefix, IS NULL or a bare attribute is equivalent to the set of values for which
+it is TRUE. A set has one part per kind of value: ranges of numbers, ranges of texts, the two
+truths, NaN, and *absent*, which stands for an event without the attribute, so that existence is a
+constraint like any other.
 
 1. Every part is canonical (see `number_ranges`, `text_ranges`): equal sets are equal values, and a
    set is empty exactly if all its parts are.
-2. Because of that, subset and intersection are decided exactly, part by part; nothing is
-   approximate.
-3. Complement is against everything an attribute can be, absence included. It is *not* the NOT of
-   the language: NOT (x > 5) holds for the numbers up to 5, the complement of the set of `x > 5`
-   holds texts, truths, NaN and absence too. `atoms` knows the difference.
-4. NaN is no number: no comparison holds for it, and only the part `nan` contains it.
+2. Therefore subset and intersection are exact, part by part.
+3. The complement is relative to everything an attribute can be, absence included. It is *not* the
+   NOT of the language: NOT (x > 5) holds for the numbers up to 5; the complement of the set of `x >
+   5` also contains texts, truths, NaN and absence. `conditions` makes the distinction.
+4. NaN is not a number: no comparison holds for it, and only the part `nan` contains it.
 
-`index.add` makes one of these per predicate, so they are made of plain tuples, are not tracked by
-the garbage collector (nothing in them can form a cycle), and sets with one range take the short
-way.
+`index.add` creates one of these per predicate, so they consist of plain tuples, are not tracked by
+the garbage collector (nothing in them can form a cycle), and have fast paths for single ranges.
 """
 
 from collections.abc import Iterable
@@ -33,36 +31,36 @@ __all__ = ["NumberRange", "TextRange", "ValueSet"]
 FALSE_BIT = 1
 TRUE_BIT = 2
 BOTH_TRUTHS = FALSE_BIT | TRUE_BIT
-#: Sets that are intersected one after the other; more are quicker to intersect all at once.
+#: The number of sets that are intersected one by one; more are faster to intersect at once.
 _CHAIN_MAX = 8
 
 
 class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What one attribute may be. Absence counts as a value."""
+    """The allowed values of one attribute. Absence counts as a value."""
 
     #: Both ends included, both in int64 ∪ float64 (infinities too), ascending, no two adjacent.
     numbers: NumberRanges = ()
     #: Start included, end excluded (None: no end), ascending, no two adjacent.
     texts: TextRanges = ()
-    #: Bit 0: FALSE is in the set. Bit 1: TRUE is.
+    #: Bit 0: FALSE is in the set. Bit 1: TRUE is in the set.
     truths: int = 0
     nan: bool = False
     absent: bool = False
 
     def range_count(self) -> int:
-        """How many ranges the set has: what working on it costs."""
+        """Return the number of ranges, which determines the cost of operations."""
         return len(self.numbers) + len(self.texts)
 
     def is_empty(self) -> bool:
-        """Whether nothing is in the set, not even absence."""
+        """Return whether the set is empty; absence counts as a member."""
         return not (self.numbers or self.texts or self.truths or self.nan or self.absent)
 
     def is_everything(self) -> bool:
-        """Whether every value and absence are in the set."""
+        """Return whether every value and absence are in the set."""
         return self.absent and self == EVERYTHING
 
     def is_single(self) -> bool:
-        """Whether the set is one number or one text; 1 and 1.0 are one number."""
+        """Return whether the set is one number or one text; 1 and 1.0 are one number."""
         numbers, texts = self.numbers, self.texts
         if len(numbers) + len(texts) != 1 or self.truths or self.nan or self.absent:
             return False
@@ -71,7 +69,7 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         return texts[0][1] == text_after(texts[0][0])
 
     def contains(self, value: Value | None) -> bool:
-        """Whether `value` is in the set; None asks for absence."""
+        """Return whether `value` is in the set; None stands for absence."""
         if value is None:
             return self.absent
         if isinstance(value, str):
@@ -83,7 +81,6 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         return number_ranges.contains(self.numbers, value)
 
     def union(self, other: "ValueSet") -> "ValueSet":
-        """What is in either set."""
         return ValueSet(
             number_ranges.union(self.numbers, other.numbers),
             text_ranges.union(self.texts, other.texts),
@@ -93,7 +90,6 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         )
 
     def intersection(self, other: "ValueSet") -> "ValueSet":
-        """What is in both sets."""
         numbers, texts = self.numbers, self.texts
         return ValueSet(
             number_ranges.intersection(numbers, other.numbers) if numbers else (),
@@ -104,7 +100,7 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         )
 
     def complement(self) -> "ValueSet":
-        """Everything an attribute can be, absence included, that is not in the set."""
+        """Return everything an attribute can be, absence included, that is not in the set."""
         return ValueSet(
             number_ranges.complement(self.numbers),
             text_ranges.complement(self.texts),
@@ -114,7 +110,6 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         )
 
     def is_subset(self, other: "ValueSet") -> bool:
-        """Whether all of this set is in `other`."""
         if self is other:
             return True
         return (
@@ -126,7 +121,6 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
         )
 
     def intersects(self, other: "ValueSet") -> bool:
-        """Whether something is in both sets."""
         return bool(
             (self.absent and other.absent)
             or (self.nan and other.nan)
@@ -138,9 +132,9 @@ class ValueSet(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 NOTHING = ValueSet()
 EVERYTHING = ValueSet(ALL_NUMBERS, ALL_TEXTS, BOTH_TRUTHS, nan=True, absent=True)
-#: What compares with some value by =: everything but NaN and absence.
+#: Comparable with some value by =: everything but NaN and absence.
 COMPARABLE = ValueSet(ALL_NUMBERS, ALL_TEXTS, BOTH_TRUTHS)
-#: What compares with some value by <.
+#: Comparable with some value by <.
 ORDERED = ValueSet(ALL_NUMBERS, ALL_TEXTS)
 NUMBERS = ValueSet(ALL_NUMBERS)
 TEXTS = ValueSet(texts=ALL_TEXTS)
@@ -151,7 +145,7 @@ PRESENT = ABSENT.complement()
 
 
 def point(value: Value | None) -> ValueSet:
-    """The set of `value` alone; None is absence."""
+    """Return the set of a single value; None is absence."""
     if value is None:
         return ABSENT
     if isinstance(value, str):
@@ -164,12 +158,12 @@ def point(value: Value | None) -> ValueSet:
 
 
 def prefixed(prefix: str) -> ValueSet:
-    """The texts that start with `prefix`."""
+    """Return the texts that start with `prefix`."""
     return ValueSet(texts=text_ranges.prefixed(prefix))
 
 
 def union_of(sets: Iterable[ValueSet]) -> ValueSet:
-    """What is in some of `sets`: one sort, where a chain of unions would copy again and again."""
+    """Return the union with one sort, where a chain of unions would copy repeatedly."""
     members = list(sets)
     if len(members) == 2:
         return members[0].union(members[1])
@@ -186,7 +180,7 @@ def union_of(sets: Iterable[ValueSet]) -> ValueSet:
 
 
 def intersection_of(sets: Iterable[ValueSet]) -> ValueSet:
-    """What is in all of `sets`: by complements if they are many, for the reason of `union_of`."""
+    """Return the intersection; many sets are intersected by complements, as for `union_of`."""
     members = list(sets)
     if len(members) > _CHAIN_MAX:
         return union_of(member.complement() for member in members).complement()

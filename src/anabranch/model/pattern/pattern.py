@@ -1,18 +1,27 @@
-"""Patterns: composite subscriptions, matched by events that belong together.
+"""Patterns: composite subscriptions to related events, and their parser.
 
     Pattern.parse(
         "low:{class = 'STOCK' AND price < 20} THEN high:{class = 'STOCK' AND price > 30}"
         " WHERE low.symbol = high.symbol WITHIN 5 s LATENESS 2 s LAST"
     )
 
-A pattern is its tree (`tree`) and never changes. Rules:
+A pattern is its immutable tree (`tree`). Rules:
 
 1. `Pattern.parse(str(pattern)) == pattern`.
-2. A pattern that exists is valid, whether it was parsed or put together: its tree is checked when
-   it is made. Limits are for whoever parses it, and whoever detects it.
-3. Every pattern has a window: without one, nothing that was seen could ever be forgotten.
+2. An existing pattern is valid, whether it was parsed or built by a program: its tree is checked
+   when it is created. Limits apply when it is parsed and when it is detected.
+3. Every pattern has a window: without one, no event could ever be forgotten.
 
-docs/PATTERNS.md is the language for users; `check.reference` defines what it means.
+The parser has one function per rule of the grammar and one token of lookahead:
+
+4. Everything that is not a pattern raises `PatternError` with its position in the whole text,
+   filters included.
+5. Open parentheses are counted against `Limits.pattern_depth_max` before they are entered, so that
+   no text exhausts Python's stack.
+6. Parentheses without a window only group. `tree.check_pattern` checks the tree as a whole (names,
+   joins, absences, sizes), with the position of each node.
+
+docs/PATTERNS.md describes the language for users; `check.reference` defines its meaning.
 """
 
 from typing import Final, NoReturn, Self
@@ -48,29 +57,16 @@ from anabranch.model.pattern.tree import (
     sequence_of,
 )
 
-# Pattern text to a tree.
-#
-#
-# One function per line of the grammar, one token ahead. Rules:
-#
-# 1. Everything that is not a pattern raises `PatternError` with its place in the whole text,
-#    filters included.
-# 2. Open parentheses are counted against `Limits.pattern_depth_max` before they are followed, so no
-#    text exhausts Python's stack.
-# 3. Parentheses without a window only group. What is said about the tree as a whole (names, joins,
-#    absences, sizes) is checked by `validity`, which is told where each node stands.
-
-
 _ATOM_EXPECTED: Final = "a filter in braces, such as {price > 20} or a:{price > 20}, or ("
 _CLAUSE_EXPECTED: Final = "AND, OR, THEN, WHERE, WITHIN, LATENESS, ALL, FIRST, LAST or the end"
 _POLICIES: Final[dict[str, Policy]] = {"ALL": "ALL", "FIRST": "FIRST", "LAST": "LAST"}
 _COUNT_DIGITS_MAX: Final = 9
-#: Enough for a nanosecond of any window; to read many more takes long, and some are refused.
+#: Sufficient for nanosecond precision in any window; parsing many more digits takes long.
 _DURATION_CHARACTERS_MAX: Final = 40
 
 
 class PatternParser:
-    """Reads one text, once, token by token."""
+    """Parses one text, token by token."""
 
     def __init__(self, text: str, limits: Limits) -> None:
         _check_text(text, limits)
@@ -79,11 +75,11 @@ class PatternParser:
         self._places: Places = {}
         self._part_count = 0
         self._open = 0
-        #: The token that comes next.
+        #: The next token.
         self._token = scan_token(text, 0)
 
     def parse(self) -> PatternTree:
-        """The tree of the whole text, checked."""
+        """Return the checked tree of the whole text."""
         if self._token.kind == "end":
             self._fail("an empty pattern", self._token, _ATOM_EXPECTED)
         root = self._any()
@@ -236,7 +232,7 @@ class PatternParser:
             self._fail(digits, number, f"{_DURATION_CHARACTERS_MAX} at most")
         duration_ns = duration_of(number.spelling, unit.spelling)
         if duration_ns is None:
-            self._fail("a duration that is no whole number of nanoseconds", number, "fewer digits")
+            self._fail("a duration with fractions of a nanosecond", number, "fewer digits")
         return duration_ns
 
     def _joins(self) -> tuple[Join, ...]:
@@ -251,7 +247,7 @@ class PatternParser:
     def _join(self) -> Join:
         left = self._term()
         if self._token.spelling != "=":
-            self._unexpected(self._token, "=, which is all that joins may ask for")
+            self._unexpected(self._token, "=, the only operator of joins")
         self._advance()
         join = Join(left, self._term())
         self._places[id(join)] = self._places[id(left)]
@@ -272,7 +268,7 @@ class PatternParser:
     # -- tokens
 
     def _advance(self) -> Token:
-        """Step over the next token, and return it."""
+        """Skip and return the next token."""
         token = self._token
         self._token = scan_token(self._text, token.end)
         return token
@@ -281,7 +277,7 @@ class PatternParser:
         return self._token.kind == "keyword" and self._token.spelling == word
 
     def _took(self, word: str) -> bool:
-        """Step over the next token if it is this word."""
+        """Skip the next token if it is this word."""
         if not self._sees(word):
             return False
         self._advance()
@@ -303,13 +299,14 @@ class PatternParser:
 
 
 def _check_text(text: str, limits: Limits) -> None:
-    """Refuse what is no text, has no encoding, or is too long."""
+    """Raise `PatternError` if `text` is not a string, has no encoding or is too long."""
     if not isinstance(text, str):
         raise PatternError(f"a pattern is text, not {type(text).__name__}", expected="a str")
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
-        raise PatternError("a lone surrogate is no text", text=text, position=error.start) from None
+        problem = "a lone surrogate is not text"
+        raise PatternError(problem, text=text, position=error.start) from None
     if size_bytes > limits.pattern_bytes_max:
         raise PatternLimitError(
             f"a pattern of {size_bytes} bytes",
@@ -320,14 +317,14 @@ def _check_text(text: str, limits: Limits) -> None:
 
 
 class Pattern(PatternTree, frozen=True):
-    """One composite subscription. See the rules at the top of this module."""
+    """A composite subscription. See the rules at the top of this module."""
 
     def __post_init__(self) -> None:
         check_pattern(self, limits=None)
 
     @classmethod
     def parse(cls, text: str, limits: Limits = DEFAULT_LIMITS) -> Self:
-        """The pattern that `text` says, or a `PatternError` that says what is wrong and where."""
+        """Parse a pattern; raise `PatternError` with the position of a mistake."""
         tree = PatternParser(text, limits).parse()
         return cls(tree.root, tree.joins, tree.window_ns, tree.lateness_ns, tree.policy)
 

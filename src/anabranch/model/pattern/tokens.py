@@ -1,15 +1,23 @@
-"""Pattern text to tokens, one at a time.
+"""Tokens and durations of patterns.
 
-Like the scanner of filters this one keeps no state: a function reads the token at a position and
-says where it ends. The text between braces is a filter and is read by the scanner of filters, so a
-brace inside of its strings or bracketed names ends nothing.
+Like the scanner of filters, this one keeps no state: a function reads the token at a position and
+returns its end. The text between braces is a filter and is read by the scanner of filters, so that
+a brace inside its strings or bracketed names ends nothing.
 
 Rules:
 
-1. White space is that of filters, and separates only.
-2. Reserved words are case-insensitive in ASCII. Other words are names of parts, and case-sensitive.
-3. A number ends where its digits end: `5s` is `5 s`.
-4. An attribute in a join is spelled as in filters: `a.symbol`, `a.quote.price`, `a.[two words]`.
+1. White space is that of filters; it only separates.
+2. Reserved words are case-insensitive in ASCII. Other words are names of parts and case-sensitive.
+3. A number ends with its digits: `5s` is `5 s`.
+4. An attribute in a join is written as in filters: `a.symbol`, `a.quote.price`, `a.[two words]`.
+
+Durations, such as `5 s`, `250 ms`, `1.5 min` and `2 h`, are whole numbers of nanoseconds:
+
+5. The units are ms, s, min and h, in lower case. There is no default unit, because a bare `5` would
+   be ambiguous.
+6. Decimal fractions are exact. A duration that is not a whole number of nanoseconds is refused.
+7. The canonical text uses the largest unit in which the duration is a whole number; below a
+   millisecond, ms with a fraction.
 """
 
 import re
@@ -27,14 +35,14 @@ Kind = Literal["name", "keyword", "number", "symbol", "end"]
 _WORDS: Final = [
     "AND", "OR", "THEN", "NOT", "TIMES", "WHERE", "WITHIN", "LATENESS", "ALL", "FIRST", "LAST",
 ]  # fmt: skip
-#: Every spelling of every reserved word, and the word.
+#: Every spelling of every reserved word → the word.
 RESERVED: Final[dict[str, str]] = {
     "".join(letters): word
     for word in _WORDS
     for letters in product(*((letter, letter.lower()) for letter in word))
 }
 
-#: What a part may be called, if it is no reserved word.
+#: A valid name of a part, unless it is reserved.
 NAME: Final = re.compile(r"[^\W\d]\w*")
 
 _BRACES: Final = "a filter in braces, such as {price > 20}"
@@ -49,7 +57,7 @@ _TOKEN: Final = re.compile(
 
 
 class Token(msgspec.Struct, frozen=True, gc=False):
-    """One token: its kind, its spelling (a keyword in capitals), and where it is."""
+    """A token: its kind, its spelling (a keyword in capitals), and its position."""
 
     kind: Kind
     spelling: str
@@ -58,7 +66,7 @@ class Token(msgspec.Struct, frozen=True, gc=False):
 
 
 def scan_token(text: str, position: int) -> Token:
-    """The first token of `text` at or after `position`."""
+    """Return the first token of `text` at or after `position`."""
     match = _TOKEN.match(text, position)
     if match is None:
         return _scan_end(text, position)
@@ -71,7 +79,7 @@ def scan_token(text: str, position: int) -> Token:
 
 
 def filter_end(text: str, opening: int) -> int:
-    """Where the brace stands that closes the one at `opening`."""
+    """Return the position of the brace that closes the one at `opening`."""
     position = opening + 1
     while True:
         start = _after_space(text, position)
@@ -88,7 +96,7 @@ def filter_end(text: str, opening: int) -> int:
 
 
 def scan_attribute(text: str, position: int) -> tuple[str, int]:
-    """The attribute name at `position`, and where it ends."""
+    """Return the attribute name at `position`, and its end."""
     try:
         token = scan(text, position)
     except FilterError as error:
@@ -105,7 +113,7 @@ def scan_attribute(text: str, position: int) -> tuple[str, int]:
 
 
 def in_pattern(error: FilterError, text: str, offset: int) -> PatternError:
-    """The error of a filter that stands at `offset` of the pattern `text`."""
+    """Convert an error of a filter at `offset` of the pattern `text`."""
     position = error.position + offset if error.position >= 0 else offset
     return PatternError(error.message, text=text, position=position, expected=error.expected)
 
@@ -121,7 +129,7 @@ def _scan_end(text: str, position: int) -> Token:
         return Token("end", "", start, start)
     character = text[start]
     expected = {"&": "AND", "|": "OR", "-": "a number without a sign"}
-    expected |= dict.fromkeys("<>!", f"{_BRACES}; a join between parts knows only =")
+    expected |= dict.fromkeys("<>!", f"{_BRACES}; a join between parts allows only =")
     expected |= dict.fromkeys("['\"", _BRACES)
     raise PatternError(
         f"unexpected character {character!r}",
@@ -129,17 +137,6 @@ def _scan_end(text: str, position: int) -> Token:
         position=start,
         expected=expected.get(character, ""),
     )
-
-
-# Durations as they are written in patterns: `5 s`, `250 ms`, `1.5 min`, `2 h`.
-#
-# A duration is a whole number of nanoseconds. Rules:
-#
-# 1. The units are ms, s, min and h, in small letters. There is no default unit: a bare `5` would be
-#    five of whatever the reader thinks of.
-# 2. Decimal fractions are taken exactly. What is no whole number of nanoseconds is refused.
-# 3. The text of a duration is in the largest unit in which it is a whole number; below a
-#    millisecond, in ms with a fraction.
 
 
 UNITS_NS: Final[dict[str, int]] = {
@@ -151,13 +148,13 @@ UNITS_NS: Final[dict[str, int]] = {
 
 
 def duration_of(number: str, unit: str) -> int | None:
-    """Nanoseconds; None if they are no whole number. The unit is one of `UNITS_NS`."""
+    """Return nanoseconds; None if not a whole number. The unit is one of `UNITS_NS`."""
     exact = Fraction(number) * UNITS_NS[unit]
     return exact.numerator if exact.denominator == 1 else None
 
 
 def duration_text(duration_ns: int) -> str:
-    """The text of a duration, which reads back to the same."""
+    """Return the canonical text of a duration, which parses to the same duration."""
     for unit in ("h", "min", "s", "ms"):
         count, rest = divmod(duration_ns, UNITS_NS[unit])
         if rest == 0 and (count or unit == "ms"):

@@ -1,17 +1,38 @@
-"""The tree of a pattern: what the parser builds, and the reference and the detector read.
+"""The tree of a pattern, its canonical text and its validity.
 
-A pattern says which events belong together. Its leaves are *parts*, each a filter with a name; its
-inner nodes say how the events of the parts have to lie in time. On top of it stand the *clauses*,
-which are about all of it. A tree is a frozen value, and has one shape per meaning where that is
-cheap:
+A pattern describes which events belong together. Its leaves are *parts*, each a named filter; its
+inner nodes describe the temporal order of their events. The *clauses* apply to the whole pattern. A
+tree is a frozen value and has one shape per meaning where that is cheap:
 
-1. `And`, `Or` and `Then` are flat (none holds another of its own kind) and have at least two items.
-   `all_of`, `any_of` and `sequence_of` keep this rule.
-2. An `Absent` stands only in a `Then`, and never first.
-3. A part that was given no name has its number among all parts as its name, from "1" on. A name
-   that was given starts with a letter or `_`, so the two cannot be confused.
+1. `And`, `Or` and `Then` are flat (none contains another of its own kind) and have at least two
+   items. `all_of`, `any_of` and `sequence_of` keep this rule.
+2. An `Absent` occurs only in a `Then`, and never first.
+3. A part without a given name is named by its number among all parts, from "1" on. A given name
+   starts with a letter or `_`, so the two cannot be confused.
 
-What a tree means is told in docs/PATTERNS.md and defined by `check.reference`.
+docs/PATTERNS.md describes the meaning of a tree, and `check.reference` defines it.
+
+Canonical text. `pattern_text` prints the one canonical spelling of each tree:
+
+4. The printed text parses to an equal pattern.
+5. Parentheses appear only where the tree would differ without them, and around every inner window.
+6. Reserved words are in capitals, with one space between words. The clauses are in the order WHERE,
+   WITHIN, LATENESS, policy; zero lateness and the policy ALL are not printed.
+7. A part whose name is a number is printed without a name.
+
+Validity. The parser calls `check_pattern` with the positions of all nodes, so that errors can point
+at them; patterns built by a program have none:
+
+8. Names of parts differ, and are words that are not reserved; a part without a given name has its
+   number. There are at most `pattern_parts_max` parts.
+9. A NOT follows another item in a THEN. At the end of its THEN it needs a window directly around
+   that THEN: only the end of a window decides that no further event can occur.
+10. A window is longer than zero, and an inner window is no longer than the outer one.
+11. A repetition has a count of at least two.
+12. A join names existing parts, at least one of which is not absent.
+13. The levels, the joins, the events of one match, the alternatives of OR, and the slots of all of
+    these are bounded. Alternatives multiply: `6 TIMES ({…} OR {…})` has 64 of 6 slots each. An OR
+    inside a filter costs nothing.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -29,14 +50,14 @@ from anabranch.model.pattern.tokens import NAME, RESERVED, duration_text
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One event that matches the filter."""
+    """An event that matches the filter."""
 
     name: str
     filter: Filter
 
 
 class Absent(msgspec.Struct, frozen=True):
-    """`NOT part`: no such event between what stands before it and what stands behind it."""
+    """`NOT part`: no such event between the items before and after it."""
 
     part: Part
 
@@ -54,20 +75,20 @@ class Or(msgspec.Struct, frozen=True):
 
 
 class Then(msgspec.Struct, frozen=True):
-    """A match of every item, each wholly before the next one."""
+    """A match of every item, each completely before the next one."""
 
     items: tuple["Node | Absent", ...]
 
 
 class Times(msgspec.Struct, frozen=True):
-    """`count` matches of the item, each wholly before the next one."""
+    """`count` matches of the item, each completely before the next one."""
 
     count: int
     item: "Node"
 
 
 class Within(msgspec.Struct, frozen=True):
-    """A match of the item whose first and last event are at most so far apart."""
+    """A match of the item whose first and last event are at most `window_ns` apart."""
 
     item: "Node"
     window_ns: int
@@ -85,33 +106,33 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Join(msgspec.Struct, frozen=True):
-    """`left = right`: TRUE of every event of the one part with every event of the other one."""
+    """`left = right`: TRUE for all pairs of events of both parts."""
 
     left: Term
     right: Term
 
 
 class PatternTree(msgspec.Struct, frozen=True):
-    """A whole pattern: the node on top, and the clauses."""
+    """A complete pattern: the root node and the clauses."""
 
     root: Node
-    #: All must hold. One about a part that a match has no event of says nothing about that match.
+    #: All must hold. A join with a part that has no event in a match does not apply to that match.
     joins: tuple[Join, ...]
-    #: From the first to the last event of a match, at most; and to the end of an absence.
+    #: The maximum time from the first to the last event of a match, and to the end of an absence.
     window_ns: int
-    #: How much later than announced an event may come.
+    #: The maximum delay of an event.
     lateness_ns: int = 0
     #: Which of the matches that end with the same event are reported.
     policy: Policy = "ALL"
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All parts, absent ones too, in the order of the text."""
+        """All parts, absent ones included, in text order."""
         return parts_of(self.root)
 
 
 def all_of(items: Iterable[Node]) -> Node:
-    """The AND of `items`, of which there is one at least."""
+    """Return the AND of `items`, which must not be empty."""
     flat: list[Node] = []
     for item in items:
         flat.extend(item.items if isinstance(item, And) else (item,))
@@ -119,7 +140,7 @@ def all_of(items: Iterable[Node]) -> Node:
 
 
 def any_of(items: Iterable[Node]) -> Node:
-    """The OR of `items`, of which there is one at least."""
+    """Return the OR of `items`, which must not be empty."""
     flat: list[Node] = []
     for item in items:
         flat.extend(item.items if isinstance(item, Or) else (item,))
@@ -127,7 +148,7 @@ def any_of(items: Iterable[Node]) -> Node:
 
 
 def sequence_of(items: Iterable["Node | Absent"]) -> Node:
-    """The THEN of `items`, of which there is one at least, and the first is no absence."""
+    """Return the THEN of `items`, which must not be empty or begin with an absence."""
     flat: list[Node | Absent] = []
     for item in items:
         flat.extend(item.items if isinstance(item, Then) else (item,))
@@ -137,7 +158,7 @@ def sequence_of(items: Iterable["Node | Absent"]) -> Node:
 
 
 def children_of(node: Node | Absent) -> tuple["Node | Absent", ...]:
-    """The nodes right below."""
+    """Return the child nodes."""
     match node:
         case And(items) | Or(items):
             return items
@@ -152,41 +173,28 @@ def children_of(node: Node | Absent) -> tuple["Node | Absent", ...]:
 
 
 def nodes_of(node: Node | Absent) -> Iterator[Node | Absent]:
-    """This node and all below it, from left to right."""
+    """Yield this node and all nodes below it, from left to right."""
     yield node
     for child in children_of(node):
         yield from nodes_of(child)
 
 
 def parts_of(node: Node | Absent) -> tuple[Part, ...]:
-    """All parts, absent ones too, from left to right."""
-    return tuple(each for each in nodes_of(node) if isinstance(each, Part))
+    """Return all parts, absent ones included, from left to right."""
+    return tuple(below for below in nodes_of(node) if isinstance(below, Part))
 
 
 def absent_names(node: Node) -> frozenset[str]:
-    """The names of the parts that must not be there."""
-    return frozenset(each.part.name for each in nodes_of(node) if isinstance(each, Absent))
+    """Return the names of the absent parts."""
+    return frozenset(below.part.name for below in nodes_of(node) if isinstance(below, Absent))
 
 
-# A pattern back to text: the one canonical spelling of each tree.
-#
-# Rules:
-#
-# 1. What is printed parses back to an equal pattern.
-# 2. Parentheses stand only where the tree would come out differently without them, and round every
-#    window inside.
-# 3. Reserved words are in capitals, with one space between any two words. The clauses come in the
-#    order WHERE, WITHIN, LATENESS, policy; a lateness of nothing and the policy ALL are not
-#    printed.
-# 4. A part whose name is a number was given none, and is printed without.
-
-
-#: How tightly the text of a node holds together, from loose to tight.
+#: Binding strength of the text of a node, from loose to tight.
 _OR, _AND, _THEN, _TIMES, _ATOM = range(5)
 
 
 def pattern_text(pattern: PatternTree) -> str:
-    """The canonical text of `pattern`."""
+    """Return the canonical text of `pattern`."""
     text = _print(pattern.root)[0]
     if pattern.joins:
         joins = [f"{_term(join.left)} = {_term(join.right)}" for join in pattern.joins]
@@ -198,7 +206,7 @@ def pattern_text(pattern: PatternTree) -> str:
 
 
 def _print(node: Node | Absent) -> tuple[str, int]:
-    """The text, and how tightly it holds together."""
+    """Return the text and its binding strength."""
     match node:
         case Part(name, wanted):
             return (f"{{{wanted}}}" if name.isdecimal() else f"{name}:{{{wanted}}}"), _ATOM
@@ -217,7 +225,7 @@ def _print(node: Node | Absent) -> tuple[str, int]:
 
 
 def _within(node: Node | Absent, level: int) -> str:
-    """The text as part of something that holds together at `level`."""
+    """Return the text for use in a context of binding strength `level`."""
     text, own_level = _print(node)
     return text if own_level >= level else f"({text})"
 
@@ -226,30 +234,13 @@ def _term(term: Term) -> str:
     return f"{term.part}.{name_text(term.attribute)}"
 
 
-# Is a tree a pattern that means something, and within limits?
-#
-# The parser asks with the places of all nodes, so that the error can point at one; a pattern that a
-# program put together has none. Rules:
-#
-# 1. Names of parts differ, and are words that are not reserved; a part without a name of its own
-#    has its number. There are at most `pattern_parts_max`.
-# 2. A NOT stands behind something in a THEN. At the end of its THEN it needs a window of its own,
-#    right around that THEN: only the end of a window tells when nothing more can come.
-# 3. A window is longer than nothing, and a window inside is no longer than the one around it.
-# 4. A repetition is of two at least.
-# 5. A join names parts that are there, one of which must not be absent.
-# 6. The levels, the joins, the events of one match, the alternatives that OR leaves, and the slots
-#    that all of these have together are bounded. Alternatives multiply: `6 TIMES ({…} OR {…})` has
-#    64 of 6 slots each. An OR inside of the filter costs nothing.
-
-
-#: Identity of a node, join or term, or the name of a clause → where it stands in the text.
+#: Identity of a node, join or term, or the name of a clause → its position in the text.
 Places = dict[Hashable, int]
 
 _SECOND_NS: Final = 1_000_000_000
-#: Nobody allows that many of anything.
+#: Counts are capped here; no limit allows as many.
 _COUNT_CEILING: Final = 10**9
-#: Levels of a tree that no limits were given for; it keeps the walk off the end of the stack.
+#: The maximum height of a tree without limits; prevents a stack overflow.
 _DEPTH_CEILING: Final = 100
 
 
@@ -260,7 +251,7 @@ def check_pattern(
     text: str = "",
     places: Places | None = None,
 ) -> None:
-    """Raise `PatternError` unless `pattern` is valid and, if they are given, within `limits`."""
+    """Raise `PatternError` unless `pattern` is valid and, if given, within `limits`."""
     _Check(pattern, text, places or {}).check(limits)
 
 
@@ -272,7 +263,7 @@ class _Check:
 
     def check(self, limits: Limits | None) -> None:
         pattern = self._pattern
-        # Before anything that walks the tree without counting.
+        # Before any recursive walk over the tree.
         self._check_depth(pattern.root, limits.pattern_depth_max if limits else _DEPTH_CEILING)
         self._check_clauses()
         self._check_node(pattern.root, pattern.window_ns, has_window=True)
@@ -288,16 +279,16 @@ class _Check:
         if pattern.window_ns <= 0:
             self._fail("an empty window", "window", "WITHIN and a duration, such as WITHIN 5 s")
         if pattern.lateness_ns < 0:
-            self._fail("a lateness below nothing", "lateness", "LATENESS and a duration")
+            self._fail("a negative lateness", "lateness", "LATENESS and a duration")
         if pattern.policy not in ("ALL", "FIRST", "LAST"):
             self._fail(f"no policy {pattern.policy!r}", "policy", "ALL, FIRST or LAST")
 
     def _check_node(self, node: Node, window_ns: int, *, has_window: bool) -> None:
-        """`has_window`: a window stands right around this node."""
+        """`has_window`: a window is directly around this node."""
         match node:
             case Part():
                 if not isinstance(node.filter, Filter):
-                    self._fail("a part that is no filter", node, "a Filter")
+                    self._fail("a part that is not a filter", node, "a Filter")
             case And(items) | Or(items):
                 self._require_items(node, items)
                 for item in items:
@@ -312,7 +303,7 @@ class _Check:
                 self._check_window(node, own_ns, window_ns)
                 self._check_node(item, own_ns, has_window=True)
             case _:
-                self._fail(f"a {type(node).__name__} is no part of a pattern", node, "")
+                self._fail(f"a {type(node).__name__} is not part of a pattern", node, "")
 
     def _require_items(self, node: And | Or | Then, items: tuple[Node | Absent, ...]) -> None:
         if len(items) < 2 or any(type(item) is type(node) for item in items):
@@ -370,7 +361,7 @@ class _Check:
                 self._fail("a join of two parts that must both be absent", join, advice)
 
     def _check_term(self, term: Term, names: set[str]) -> None:
-        # A name that is a number cannot be written in a join.
+        # A numeric name cannot be written in a join.
         if term.part not in names or term.part.isdecimal():
             known = ", ".join(sorted(name for name in names if not name.isdecimal()))
             advice = f"one of {known}" if known else "a part with a name, such as a:{…}"
@@ -388,7 +379,7 @@ class _Check:
             if depth > depth_max:
                 wanted = f"at most {depth_max} levels (pattern_depth_max)"
                 self._exceed("a pattern nested too deeply", node, wanted)
-            # What is no node at all is told later, by name.
+            # Objects that are not nodes are reported later, by name.
             known = isinstance(node, Part | Absent | And | Or | Then | Times | Within)
             pending.extend((child, depth + 1) for child in (children_of(node) if known else ()))
 
@@ -428,7 +419,7 @@ class _Check:
 
 
 def _sizes(pattern: PatternTree, limits: Limits) -> Iterator[tuple[int, int, str]]:
-    """What is counted, how much of it may be, and its name."""
+    """Yield each count with its limit and its name."""
     yield len(pattern.parts), limits.pattern_parts_max, "parts"
     yield events_of(pattern.root), limits.pattern_match_events_max, "match events"
     yield alternatives_of(pattern.root), limits.pattern_alternatives_max, "alternatives"
@@ -436,7 +427,7 @@ def _sizes(pattern: PatternTree, limits: Limits) -> Iterator[tuple[int, int, str
 
 
 def events_of(node: Node | Absent) -> int:
-    """How many events a match has at most; numbers beyond `_COUNT_CEILING` stop there."""
+    """Return the maximum number of events of a match, capped at `_COUNT_CEILING`."""
     match node:
         case Part():
             return 1
@@ -453,7 +444,7 @@ def events_of(node: Node | Absent) -> int:
 
 
 def alternatives_of(node: Node | Absent) -> int:
-    """How many ways OR leaves; numbers beyond `_COUNT_CEILING` stop there."""
+    """Return the number of alternatives of OR, capped at `_COUNT_CEILING`."""
     match node:
         case Part() | Absent():
             return 1
@@ -462,14 +453,14 @@ def alternatives_of(node: Node | Absent) -> int:
         case And() | Then():
             return min(prod(map(alternatives_of, children_of(node))), _COUNT_CEILING)
         case Times(count, item):
-            # 2 ** 64 is too many already; no limit needs 2 ** 999,999,999 worked out.
+            # 2 ** 64 already exceeds every limit; 2 ** 999,999,999 need not be computed.
             return min(prod([alternatives_of(item)] * min(count, 64)), _COUNT_CEILING)
         case Within(item, _):
             return alternatives_of(item)
 
 
 def slots_of(node: Node | Absent) -> int:
-    """How many slots all alternatives have together, if these are not very many."""
+    """Return the total number of slots of all alternatives, capped at `_COUNT_CEILING`."""
     match node:
         case Part():
             return 1
@@ -479,7 +470,7 @@ def slots_of(node: Node | Absent) -> int:
             return min(sum(map(slots_of, items)), _COUNT_CEILING)
         case And() | Then():
             ways = alternatives_of(node)
-            # Each item is there once with every way of the others.
+            # Each item occurs once with every alternative of the others.
             found = sum(
                 slots_of(item) * ways // alternatives_of(item) for item in children_of(node)
             )

@@ -1,13 +1,14 @@
-"""Reading a log in bulk with kernels. The rules are in `slices`.
+"""Bulk reading of a log with kernels. The rules of `slices` apply.
 
-A segment is read chunk by chunk. One call of a kernel finds what the client may have in a chunk, a
-sieve says which of that the filter wants, another call copies it. Python looks at a record only
-where a kernel says that it is unusual. Rules:
+A segment is read chunk by chunk. One kernel call finds the events in a chunk that the client may
+receive, a sieve evaluates the filter on them, and another kernel call copies the matches. Python
+examines a record only if a kernel reports it as unusual. Rules:
 
-1. Reading begins at the point of the sparse index before what is wanted, and checks every entry on
-   its way (`store.log`).
-2. A chunk has no more bytes than still fit into the slice, so little is looked at twice.
-3. A `BulkReader` is for one thread at a time; nobody else waits for it, on the disk or in Python.
+1. Reading starts at the point of the sparse index before the requested tick, and checks every entry
+   on the way (`store.log`).
+2. A chunk has no more bytes than still fit into the slice, so that little is read twice.
+3. A `BulkReader` is used by one thread at a time; it blocks no other thread, on the disk or in
+   Python.
 
 State: buffers. Safe to lose.
 """
@@ -42,9 +43,9 @@ Bytes = NDArray[np.uint8]
 CHUNK_BYTES = 262_144
 _CHUNK_BYTES_MIN = 16_384
 _ROWS_MAX = 4_096
-#: What `pack` wants to have behind the last row.
+#: The space that `pack` needs after the last row.
 _SLACK_BYTES = 8
-#: Buffers that became larger than this for one event are not kept.
+#: Buffers that grew beyond this for one event are released.
 _KEPT_BYTES_MAX = 8 * 2**20
 
 
@@ -71,7 +72,7 @@ class BulkReader:
         self._effort = Effort(judged_max)
 
     def read(self, pieces: Sequence[Piece], wanted: Wanted, sieve: Sieve | None) -> Slice:
-        """The next slice of what is wanted."""
+        """Read the next slice."""
         self._begin(wanted, sieve)
         tick, is_over = wanted.first, False
         for piece in pieces:
@@ -87,7 +88,7 @@ class BulkReader:
                 os.close(file)
         if tick == wanted.first:
             raise NotKeptError(tick, max(pieces[0].first_tick, tick + 1))
-        return Slice(wanted.first, tick - 1, self._count, self._cut_off())
+        return Slice(wanted.first, tick - 1, self._count, self._take_slice())
 
     def _begin(self, wanted: Wanted, sieve: Sieve | None) -> None:
         state = self._state
@@ -102,8 +103,10 @@ class BulkReader:
         if len(self._out) != size:
             self._out = np.empty(size, np.uint8)
 
-    def _cut_off(self) -> memoryview:
-        """The slice and its memory; but few bytes are copied, and do not hold what is empty."""
+    def _take_slice(self) -> memoryview:
+        """Return the slice with its memory; a small one is copied, so that it does not hold unused
+        memory.
+        """
         out, size = self._out, FRONT_BYTES + int(self._state[at.USED])
         if size < len(out) // 2:
             return out[:size].copy().data
@@ -115,7 +118,7 @@ class BulkReader:
     def _read_piece(
         self, file: int, piece: Piece, tick: int, wanted: Wanted, sieve: Sieve | None
     ) -> tuple[int, bool]:
-        """The tick to go on with, and whether the slice ends before it."""
+        """Return the tick to continue with, and whether the slice ends before it."""
         state = self._state
         point = point_before_tick(piece.points, tick)
         offset, end = point.offset, piece.end_offset
@@ -128,7 +131,7 @@ class BulkReader:
             if stopped_at:
                 return stopped_at, True
             position, needed = int(state[at.POSITION]), int(state[at.NEEDED])
-            # An entry that is not all in the chunk must be so in the piece, and in the file.
+            # An entry that is not completely in the chunk must be so in the piece and in the file.
             is_cut = not needed or offset + needed > end or len(chunk) < size
             if why == at.BAD or (position == 0 and is_cut):
                 raise _corrupt(piece, offset + position, int(state[at.TICK]))
@@ -144,7 +147,7 @@ class BulkReader:
         return min(left, self._chunk_bytes, max(room, _CHUNK_BYTES_MIN))
 
     def _filled(self, file: int, offset: int, size: int) -> Bytes:
-        """So many bytes of a file; fewer where it ends."""
+        """Read `size` bytes of a file; fewer where it ends."""
         if size > len(self._chunk) or len(self._chunk) > _KEPT_BYTES_MAX:
             self._chunk = np.empty(max(size, self._chunk_bytes), np.uint8)
         done = 0
@@ -156,7 +159,7 @@ class BulkReader:
         return self._chunk[:done]
 
     def _take_chunk(self, chunk: Bytes, wanted: Wanted, sieve: Sieve | None) -> tuple[int, int]:
-        """The tick before which the slice ends, or 0; and why the walk stopped."""
+        """Return the tick before which the slice ends, or 0, and why the walk stopped."""
         state, table = self._state, self._table
         attributes_bytes = len(chunk) + len(table) // at.ROW_WORDS
         if sieve is not None and len(self._attributes) < attributes_bytes:
@@ -176,7 +179,9 @@ class BulkReader:
     def _verdicts(
         self, chunk: Bytes, rows: Words, wanted: Wanted, sieve: Sieve | None
     ) -> NDArray[np.int8]:
-        """1 for each row that is wanted and 0 for the others, up to where Python judges no more."""
+        """Return 1 for each wanted row and 0 for others, up to the limit of rows that Python
+        evaluates.
+        """
         verdicts = np.ones(len(rows), np.int8)
         if sieve is not None and len(rows):
             stops = rows[:, at.T_ATTRIBUTES].copy()
@@ -197,20 +202,20 @@ class BulkReader:
             elif (found := judged(tick, given, wanted, filter)) is None:
                 verdicts[place] = 0
             else:
-                # The event is the end of its record.
+                # The event is at the end of its record.
                 row[at.T_TIME], row[at.T_START] = found[0], row[at.T_STOP] - len(found[1])
                 verdicts[place] = 1
         return verdicts
 
     def _pack(self, chunk: Bytes, rows: Words, verdicts: NDArray[np.int8]) -> int:
-        """Copy what is wanted; the tick before which the slice ends, or 0."""
+        """Copy the wanted rows; return the tick before which the slice ends, or 0."""
         done = 0
         while done < len(verdicts):
             table = rows[done:].reshape(-1)
             out = self._out[FRONT_BYTES:]
-            looked, copied = pack(chunk, table, verdicts[done:], self._state, out)
+            examined, copied = pack(chunk, table, verdicts[done:], self._state, out)
             self._count += copied
-            done += looked
+            done += examined
             if done < len(verdicts):
                 if self._state[at.USED]:
                     return int(rows[done, at.T_TICK])
@@ -220,7 +225,7 @@ class BulkReader:
 
 
 def _room_bytes(rows_bytes: int) -> int:
-    """What so many bytes of rows take, with all that is round them."""
+    """Return the buffer size for this many bytes of rows, framing included."""
     return FRONT_BYTES + rows_bytes + _SLACK_BYTES
 
 

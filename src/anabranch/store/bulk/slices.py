@@ -1,22 +1,22 @@
-"""Slices: ranges of ticks of a log with the events that somebody wants, as rows.
+"""Slices: bulk reads of a range of ticks, with the wanted events as rows.
 
-Whoever reads a log in bulk says what is `Wanted` and gets a `Slice`: from its first tick up to
-`through`, everything wanted is in its rows, and there is nothing else. There are two readers, which
-give the same: `compiled` with kernels, and `plain` where there is no numba. Rules for both:
+A bulk reader takes a `Wanted` and returns a `Slice`: its rows are exactly the wanted events from
+its first tick up to `through`. Two readers give the same results: `compiled` uses kernels, and
+`read_plainly` works without numba. Rules for both:
 
-1. Read is what the caller says is there: `last` is synced, and `first` is not after it.
+1. The caller guarantees the range: `last` is synced, and `first` is not after it.
 2. A slice ends before the row that would make it larger than `bytes_max`, unless that is its first;
-   and, wanted or not, when `SCAN_BYTES_MAX` of the log were looked at, or as many records judged by
-   Python as may be (`effort`), so that a filter that wants nothing does not keep a thread for ever.
-   It always gets further by one tick.
-3. An event that is expired, or addressed to other clients only, is not wanted; nor is one whose
-   filter it does not match. Transient events and marks are none (`core.edge.delivery`).
-4. `NotKeptError` if the log does not have the first tick any more. Other ends of what was deleted
-   meanwhile just end the slice.
-5. What cannot be read is corrupt, and a record or event that this version does not understand is an
-   error that names its tick. Nothing is passed over silently.
+   and, regardless of matches, after `SCAN_BYTES_MAX` of the log or the maximum number of records
+   evaluated by Python (`Effort`), so that a filter without matches does not occupy a thread
+   indefinitely. It always advances by at least one tick.
+3. Expired events, events addressed only to other clients, and events that do not match the filter
+   are not wanted. Transient events and marks are not events of the log (`core.edge.delivery`).
+4. `NotKeptError` if the log no longer contains the first tick. Deletions further on only end the
+   slice.
+5. Unreadable data is corrupt, and a record or event that this version does not understand is an
+   error that names its tick. Nothing is skipped silently.
 
-This module keeps no state.
+This module keeps no state, except for the cached filters of `Slicer`.
 """
 
 import threading
@@ -40,32 +40,32 @@ if TYPE_CHECKING:
     from anabranch.store.bulk.compiled import BulkReader
 
 
-#: Bytes of the log that are looked at for one slice.
+#: The number of bytes of the log that are read for one slice.
 SCAN_BYTES_MAX = 32 * 2**20
-#: Room before the rows of a slice, so that they need not be copied to be sent.
+#: Space before the rows of a slice, so that they can be sent without a copy.
 FRONT_BYTES = 64
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events of which ticks."""
+    """The requested ticks and events."""
 
     first: int
     last: int
-    #: Who wants them: events may be addressed.
+    #: The requesting client: events may be addressed.
     client: str
     #: The broker's clock: events may expire.
     now_ns: int
-    #: Of the rows.
+    #: The maximum size of the rows.
     bytes_max: int
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """Some ticks, and the rows of those that are wanted."""
+    """A range of ticks, and the rows of the wanted events."""
 
     first: int
     through: int
     count: int
-    #: The rows, and `FRONT_BYTES` before them for whoever sends them; nobody else has this memory.
+    #: The rows, after `FRONT_BYTES` for the sender; the slice owns this memory.
     buffer: memoryview
 
     @property
@@ -75,11 +75,11 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 class NotKeptError(LocalError):
-    """The log begins later."""
+    """The log no longer contains the requested tick."""
 
     def __init__(self, first: int, oldest: int) -> None:
         super().__init__(
-            f"tick {first} is not in the log any more: the oldest one is {oldest}; begin there"
+            f"tick {first} is no longer in the log: the oldest one is {oldest}; begin there"
         )
         self.oldest = oldest
 
@@ -87,7 +87,9 @@ class NotKeptError(LocalError):
 def judged(
     tick: int, record: bytes, wanted: Wanted, filter: Filter | None
 ) -> tuple[int, bytes] | None:
-    """Time and event of a record, if they are wanted: the rules, one record at a time."""
+    """Return time and event of a record if it is wanted; the reference implementation of the
+    rules.
+    """
     try:
         found = decode_record(record)
     except LocalError as error:
@@ -107,7 +109,7 @@ def judged(
 
 
 def is_match(tick: int, body: bytes, filter: Filter) -> bool:
-    """Whether the event of a tick matches a filter."""
+    """Return whether the event of a tick matches a filter."""
     return _is_match(tick, _envelope(tick, body), filter)
 
 
@@ -127,56 +129,52 @@ def _is_match(tick: int, envelope: Envelope, filter: Filter) -> bool:
 
 def _unreadable(tick: int, error: RemoteError) -> LocalError:
     return LocalError(
-        f"the event of tick {tick} in the log is none that this version can read ({error});"
+        f"the event of tick {tick} in the log cannot be read by this version ({error});"
         " start the version that wrote the log"
     )
 
 
-#: Records of one slice that Python judges, at some 10 µs each.
+#: The number of records per slice that Python evaluates, at about 10 µs each.
 JUDGED_MAX = 4_000
-_BREATH_EVERY = 64
-_BREATH_S = 0.00005
+_YIELD_EVERY = 64
+_YIELD_S = 0.00005
 
 
-def _breathe() -> None:
-    time.sleep(_BREATH_S)
+def _yield_interpreter() -> None:
+    time.sleep(_YIELD_S)
 
 
 class Effort:
-    """Effort: what one slice may cost the interpreter, which the event loop waits for.
+    """The budget of one slice for work that holds the interpreter lock.
 
-    Kernels do without the interpreter; a record that Python judges does not. A filter that no
-    kernel decides makes that every record, for seconds. Rules:
+    Kernels run without the interpreter lock; a record that Python evaluates does not. A filter that
+    no kernel supports makes that every record, for seconds, while the event loop waits. Rules:
 
-    1. A slice ends before the record that would be one too many (`JUDGED_MAX`), so that sessions
-       take turns, and a broker that ends does not wait.
-    2. Every few records the thread sleeps for a moment, and whoever waits goes first. Without that,
-       the loop would wait for milliseconds at each of its steps: nobody gives the interpreter up
-       sooner.
+    1. A slice ends before the record that would exceed `JUDGED_MAX`, so that sessions take turns
+       and a stopping broker does not wait.
+    2. Every few records the thread sleeps briefly, so that waiting threads run first. Without that,
+       the event loop would wait for milliseconds at each step, because the interpreter does not
+       release its lock sooner.
 
-    State: how much is left of one slice.
+    State: the rest of the budget.
     """
 
-    __slots__ = ("_breathe", "left")
+    __slots__ = ("_yield_interpreter", "left")
 
     def __init__(
-        self, judged_max: int = JUDGED_MAX, breathe: Callable[[], None] = _breathe
+        self,
+        judged_max: int = JUDGED_MAX,
+        yield_interpreter: Callable[[], None] = _yield_interpreter,
     ) -> None:
-        #: Records that may still be judged.
+        #: The number of records that may still be evaluated.
         self.left = judged_max
-        self._breathe = breathe
+        self._yield_interpreter = yield_interpreter
 
     def spend(self) -> None:
-        """One more record is judged."""
+        """Count one evaluated record."""
         self.left -= 1
-        if self.left % _BREATH_EVERY == 0:
-            self._breathe()
-
-
-# Reading a log in bulk without kernels: every record by itself. The rules are in `slices`.
-#
-# This is for machines without numba, and for tests, which hold the kernels against it. It keeps no
-# state.
+        if self.left % _YIELD_EVERY == 0:
+            self._yield_interpreter()
 
 
 def read_plainly(
@@ -186,7 +184,10 @@ def read_plainly(
     scan_bytes_max: int = SCAN_BYTES_MAX,
     judged_max: int = JUDGED_MAX,
 ) -> Slice:
-    """The next slice of what is wanted."""
+    """Read the next slice without kernels, record by record.
+
+    For machines without numba, and as the reference for tests of the kernels.
+    """
     rows: list[bytes] = []
     size = scanned = 0
     through = wanted.first - 1
@@ -210,22 +211,22 @@ def read_plainly(
     return Slice(wanted.first, through, len(rows), buffer)
 
 
-#: Each takes half a megabyte,
+#: The number of cached filters, each of which takes half a megabyte,
 FILTERS_MAX = 32
-#: and a long one some fifty bytes for each character.
+#: and of their characters, each of which takes about fifty bytes.
 TEXT_CHARACTERS_MAX = 262_144
 
 
 class Slicer:
-    """The slicer: reads slices of a log for many sessions, from any thread.
+    """Reads slices of a log for many sessions, from any thread.
 
-    It chooses the reader, gives each thread its own, and keeps the filters of sessions. Rules:
+    It chooses the reader, gives each thread its own, and caches the filters of sessions. Rules:
 
-    1. A filter is compiled once for each session that uses it. Those that were used last are kept,
-       up to `FILTERS_MAX` and `TEXT_CHARACTERS_MAX`, and none of a session that is forgotten.
-    2. A session reads one slice at a time; so nobody else uses its filters meanwhile.
-    3. Kernels are loaded by the first thread that reads, which takes about a second (the first time
-       on a machine, several more), and by none before.
+    1. A filter is compiled once for each session that uses it. The most recently used ones are
+       kept, up to `FILTERS_MAX` and `TEXT_CHARACTERS_MAX`, and none of a closed session.
+    2. A session reads one slice at a time, so its filters are not used concurrently.
+    3. The first thread that reads loads the kernels, which takes about a second (several more the
+       first time on a machine).
     4. A filter that matches everything costs nothing.
 
     State: compiled filters and buffers. Safe to lose.
@@ -241,59 +242,60 @@ class Slicer:
         self._filters_max = filters_max
         self._text_characters_max = text_characters_max
         self._has_kernels = numba_is_here()
-        self._own = threading.local()
-        #: (session, text) → the filter, and its sieve where there are kernels; the last used last.
+        self._thread_local = threading.local()
+        #: (session, text) → the filter, and its sieve if there are kernels; least recently used
+        #: first.
         self._filters: OrderedDict[tuple[int, str], tuple[Filter, Sieve | None]] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, pieces: Sequence[Piece], wanted: Wanted, session: int, text: str) -> Slice:
-        """The next slice of what a session wants; `FilterError` if its filter is none."""
+        """Read the next slice for a session; raise `FilterError` if its filter is invalid."""
         filter, sieve = self._filter(session, text) if text else (None, None)
         if self._has_kernels:
             return self._reader().read(pieces, wanted, sieve)
         return read_plainly(pieces, wanted, filter)
 
     def forget(self, session: int) -> None:
-        """A session is over."""
+        """Remove the filters of a closed session."""
         with self._lock:
             for key in [key for key in self._filters if key[0] == session]:
                 del self._filters[key]
 
     def __len__(self) -> int:
-        """The filters it keeps."""
+        """The number of cached filters."""
         return len(self._filters)
 
     def _reader(self) -> "BulkReader":
         from anabranch.store.bulk.compiled import BulkReader  # noqa: PLC0415 - needs numba
 
-        reader: BulkReader | None = getattr(self._own, "reader", None)
+        reader: BulkReader | None = getattr(self._thread_local, "reader", None)
         if reader is None:
-            reader = self._own.reader = BulkReader()
+            reader = self._thread_local.reader = BulkReader()
         return reader
 
     def _filter(self, session: int, text: str) -> "tuple[Filter | None, Sieve | None]":
         key = (session, text)
         with self._lock:
-            known = self._filters.get(key)
-            if known is not None:
+            cached = self._filters.get(key)
+            if cached is not None:
                 self._filters.move_to_end(key)
-                return known
+                return cached
         filter = Filter.parse(text, self._limits)
         if filter == Filter.everything():
             return None, None
-        made = filter, self._sieve(filter)
+        compiled = filter, self._sieve(filter)
         with self._lock:
-            self._filters[key] = made
+            self._filters[key] = compiled
             while self._has_too_many():
                 self._filters.popitem(last=False)
-        return made
+        return compiled
 
     def _has_too_many(self) -> bool:
         characters = sum(len(text) for _, text in self._filters)
         return len(self._filters) > self._filters_max or characters > self._text_characters_max
 
     def _sieve(self, filter: Filter) -> "Sieve | None":
-        # Where there are no kernels a filter is refused for the same reasons: no normal form.
+        # Also without kernels, a filter without a normal form is refused.
         _ = filter.conjunctions
         if not self._has_kernels:
             return None

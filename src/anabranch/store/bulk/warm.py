@@ -1,8 +1,8 @@
-"""Compile the kernels of reading in bulk, and fill the cache on disk.
+"""Compiles the kernels of bulk reading ahead of time and fills the cache on disk.
 
-The first fetch on a machine compiles them, which takes some ten seconds; afterwards they are loaded
-from the cache beside the package. `anabranch warm` runs this before. Without numba
-there is nothing to do.
+The first fetch on a machine compiles them, which takes about ten seconds; afterwards they are
+loaded from the cache beside the package. `anabranch warm` runs this in advance. Without numba there
+is nothing to do.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from anabranch.store.log import SegmentedLog
 
 
 def warm() -> float:
-    """Run every kernel once; returns the seconds it took."""
+    """Run every kernel once; return the seconds it took."""
     begin = time.perf_counter()
     body = encode_event(Event({"number": 1, "text": "x"}, id=EventId("warm", 1, 1)))
     wanted = Wanted(first=1, last=1, client="warm", now_ns=0, bytes_max=1)

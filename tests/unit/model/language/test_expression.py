@@ -36,9 +36,9 @@ TEST = Comparison("=", A, Integer(1))
         (And((And((TEST, TEST)), TEST)), "flat"),
         (Or((Or((TEST, TEST)), TEST)), "flat"),
         (Not(Not(TEST)), "NOT holds no NOT"),
-        (Comparison("=", TEST, A), "a condition is no value"),
-        (Negative(TEST), "a condition is no value"),
-        (IsNull(Not(A)), "a condition is no value"),
+        (Comparison("=", TEST, A), "a condition is not a value"),
+        (Negative(TEST), "a condition is not a value"),
+        (IsNull(Not(A)), "a condition is not a value"),
         (In(A, ()), "at least one item"),
         (Like(A, "x", "ab"), "one character"),
         (Like(A, "x!", "!"), "stands alone"),
@@ -52,8 +52,8 @@ TEST = Comparison("=", A, Integer(1))
         (Real(1), "is a float"),
         (Truth(1), "is a bool"),  # type: ignore[arg-type]
         (Binary(b""), "not empty"),
-        ("a = 1", "a str is no part of a filter"),
-        (And((TEST, None)), "a NoneType is no part of a filter"),  # type: ignore[arg-type]
+        ("a = 1", "a str is not part of a filter"),
+        (And((TEST, None)), "a NoneType is not part of a filter"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_tree_is_an_error(tree: Expression, message: str) -> None:

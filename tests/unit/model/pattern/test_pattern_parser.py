@@ -99,7 +99,7 @@ def test_braces_in_strings_and_names_end_nothing() -> None:
         ("{x = 1} WITHIN 5", "", "ms, s, min or h"),
         ("{x = 1} WITHIN 5 sec", "sec", "ms, s, min or h"),
         ("{x = 1} WITHIN FOREVER", "FOREVER", "a duration with its unit"),
-        ("{x = 1} WITHIN 0.0000001 ms", "0.0000001", "no whole number of nanoseconds"),
+        ("{x = 1} WITHIN 0.0000001 ms", "0.0000001", "fractions of a nanosecond"),
         ("{x = 1} WITHIN " + "9" * 5_000 + " h", "9", "5000 characters"),
         ("{x = 1} WITHIN 0." + "0" * 5_000 + "1 h", "0.", "40 at most"),
         ("{x = 1} WITHIN 5 s LATENESS " + "9" * 5_000 + " h", "9", "40 at most"),
@@ -132,7 +132,7 @@ def test_braces_in_strings_and_names_end_nothing() -> None:
         ("a:{x = 1} AND a:{x = 2} WITHIN 5 s", "a:{x = 2}", "a second part called a"),
         ("all:{x = 1} WITHIN 5 s", "all", "unexpected"),
         ("a:{x = 1} WHERE a.s = b.s WITHIN 5 s", "b.s", "no part is called b"),
-        ("a:{x = 1} WHERE a.s < a.t WITHIN 5 s", "< a", "a join between parts knows only ="),
+        ("a:{x = 1} WHERE a.s < a.t WITHIN 5 s", "< a", "a join between parts allows only ="),
         ("a:{x = 1} WHERE a = a.t WITHIN 5 s", "= a", "a point and an attribute"),
         ("a:{x = 1} WHERE a.like = a.t WITHIN 5 s", "like", "in [ ] if it is a reserved word"),
         (

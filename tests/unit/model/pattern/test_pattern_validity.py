@@ -40,8 +40,8 @@ for _ in range(200):
         (Part("", X), "no part can be called ''"),
         (Part("2", X), "no part can be called '2'"),
         (And((A, A)), "a second part called a"),
-        (Part("a", "x = 1"), "no filter"),  # type: ignore[arg-type]
-        (Absent(A), "no part of a pattern"),
+        (Part("a", "x = 1"), "not a filter"),  # type: ignore[arg-type]
+        (Absent(A), "not part of a pattern"),
         (DEEP, "nested too deeply"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The kernels of reading in bulk. `entries` and `rows` have what Python calls."""
+"""The kernels of bulk reading. Python calls those in `entries` and `rows`."""

@@ -1,6 +1,6 @@
-"""CRC-32 over a stretch of bytes, as `zlib.crc32` has it.
+"""CRC-32 over a range of bytes, equal to `zlib.crc32`.
 
-Sixteen bytes at a time, with a table for each of them.
+Processes sixteen bytes at a time, with a table for each of them.
 
 Prior art: Kounavis and Berry, A Systematic Approach to Building High Performance Software-Based CRC
 Generators (2005): "slicing".
@@ -12,7 +12,7 @@ from anabranch.matching.kernels.machine import get, half_of_bytes, inlined, kern
 
 
 def _crc_tables():
-    """Table k: the CRC-32 of a byte that k zero bytes follow."""
+    """Table k: the CRC-32 of a byte followed by k zero bytes."""
     tables = np.zeros((16, 256), np.uint32)
     for byte in range(256):
         crc = byte
@@ -31,14 +31,14 @@ _BYTE = np.uint64(0xFF)
 
 @inlined
 def _look(table, word, shift):
-    """The entry of a table for one byte of a word."""
+    """Return the entry of a table for one byte of a word."""
     byte = (np.uint64(word) >> np.uint64(shift)) & _BYTE
     return np.uint64(get(_TABLES, np.int64(np.uint64(table * 256) + byte)))
 
 
 @inlined
 def _eight(crc, word, table):
-    """The CRC over the eight bytes of a word that `table` more follow."""
+    """Return the CRC over the eight bytes of a word that is followed by `table` more bytes."""
     word = np.uint64(word) ^ crc
     return (
         _look(table + 7, word, 0)

@@ -1,14 +1,14 @@
-"""Walking over the entries of a log: a chunk of a segment becomes a table of events.
+"""Walks over the entries of a log: converts a chunk of a segment to a table of events.
 
-Every entry is checked as `segment.good_entries` does, and what its client may have of it is entered
-into the table: tick, time, and where the event stands in the chunk. With a filter, the attributes
-of all these events are put one after the other, for a search to read. Rules:
+Every entry is checked as in `segment.good_entries`, and events that the client may receive are
+entered into the table: tick, time, and position in the chunk. With a filter, the attributes of all
+these events are concatenated for the search. Rules:
 
-1. No byte outside of an array is read or written, whatever the chunk says. The caller sees to it
-   that there is room for all attributes: the bytes of the chunk, and one for each row.
+1. No byte outside an array is read or written, for any content of the chunk. The caller provides
+   space for all attributes: the bytes of the chunk, and one for each row.
 2. Every entry on the way is checked: both CRCs, its end, and that its tick is the next one.
-3. Nothing behind the entry of the last wanted tick is looked at: somebody may be writing there.
-4. An unusual event is entered as its whole record, unread, for Python to judge.
+3. Nothing after the entry of the last wanted tick is read: the writer may be active there.
+4. An unusual event is entered as its whole record, unread, for Python to evaluate.
 """
 
 import numpy as np
@@ -32,20 +32,20 @@ _RECORD, _SEAL, _END = 0xA6, 0x59, 0xE7
 _HEAD_BYTES, _FIELDS_BYTES, _TAIL_BYTES = 17, 13, 5
 _OVERHEAD_BYTES = _HEAD_BYTES + _TAIL_BYTES
 _NONE = np.int64(-1)
-#: In place of a position: the entry is not good.
+#: Instead of a position: the entry is invalid.
 _BAD = np.int64(-2)
 _EMPTY_MAP = np.uint8(0x80)
 
 
 @inlined
 def _four_at(data, position):
-    """The number in four bytes."""
+    """Return the number in four bytes."""
     return np.int64(np.uint64(swapped(half_of_bytes(data, position))) >> np.uint64(32))
 
 
 @kernel
 def _behind_entry(chunk, position, stop, state):
-    """The position behind the entry there; -1 if it is not all there, -2 if it is not good."""
+    """Return the position after the entry; -1 if it is incomplete, -2 if it is invalid."""
     state[at.NEEDED] = 0
     if stop - position < _OVERHEAD_BYTES:
         return _NONE
@@ -66,7 +66,7 @@ def _behind_entry(chunk, position, stop, state):
 
 @kernel
 def _put_attributes(chunk, first, end, attributes, used):
-    """Put attributes behind those before them, or none for -1; returns where they end."""
+    """Append attributes, or an empty map for -1; return the end."""
     if first < 0:
         attributes[used] = _EMPTY_MAP
         return used + 1
@@ -76,7 +76,9 @@ def _put_attributes(chunk, first, end, attributes, used):
 
 @inlined
 def _enter(chunk, start, stop, state, client, table, count, attributes):
-    """Enter the event of a record into the table, if the client may have it; the rows there are."""
+    """Enter the event of a record into the table if the client may receive it; return the row
+    count.
+    """
     row = count * at.ROW_WORDS
     time_ns, event = event_in(chunk, start, stop)
     if time_ns == LEFT_OUT:
@@ -104,7 +106,7 @@ def _enter(chunk, start, stop, state, client, table, count, attributes):
 
 @entry_point
 def walk(chunk, state, client, table, attributes):
-    """Go over the entries of a chunk; returns (why it stopped, rows of the table)."""
+    """Walk over the entries of a chunk; return (why it stopped, rows of the table)."""
     chunk, state, client = borrowed(chunk), borrowed(state), borrowed(client)
     table, attributes = borrowed(table), borrowed(attributes)
     stop = np.int64(chunk.shape[0])

@@ -1,12 +1,13 @@
-"""Reading records and events: who may have an event, and where its attributes stand.
+"""Reads records and events: access, expiry, and the position of the attributes.
 
-Events are in the log as they were published (`model.encoding`), and were checked then; here they
-are only stepped over. Rules:
+Events are in the log as published (`model.encoding`) and were checked then; here they are only
+skipped over. Rules:
 
-1. No byte outside of a record is read, whatever it says.
-2. An event that is expired or for other clients is left out (`core.edge.delivery`); hops are none,
-   since the log is this broker's own. Transient events and marks have no event in the log.
-3. What is not in the usual form is *unusual*: Python, which knows all forms, has to judge.
+1. No byte outside a record is read, for any content.
+2. Expired events and events for other clients are left out (`core.edge.delivery`); hop limits do
+   not apply, because the log is this broker's own. Transient events and marks have no event in the
+   log.
+3. Everything in an unusual form is *unusual*: Python, which supports all forms, evaluates it.
 
 Prior art: see `model.encoding` and `model.event` for the layout.
 """
@@ -17,17 +18,17 @@ import numpy as np
 
 from anabranch.matching.kernels.machine import get, inlined, kernel, word_of_bytes
 
-#: In place of a position: the client does not get the event. -1: it is unusual.
+#: Instead of a position: the client does not receive the event. -1: it is unusual.
 LEFT_OUT: Final = -2
 
 _NONE = np.int64(-1)
 _LEFT_OUT = np.int64(LEFT_OUT)
-#: In place of a size: the mark alone does not say it.
+#: Instead of a size: the mark alone does not determine it.
 _LONG = 255
 
 
 def _mark_sizes():
-    """How many bytes follow each mark of MessagePack, if the mark alone says so."""
+    """The number of bytes after each mark of MessagePack, if the mark alone determines it."""
     sizes = np.full(256, _LONG, np.uint8)
     sizes[0x00:0x80] = 0
     sizes[0xA0:0xC0] = range(32)
@@ -38,7 +39,7 @@ def _mark_sizes():
 
 
 _SIZES = _mark_sizes()
-#: Control information as most events have it, and the byte in it that may be any priority.
+#: The usual control information, with a variable byte for the priority.
 _USUAL = bytes.fromhex("97aa") + b"persistent" + bytes.fromhex("c0c0c004a090")
 _USUAL_1 = np.int64(int.from_bytes(_USUAL[:8], "little", signed=True))
 _USUAL_2 = np.int64(int.from_bytes(_USUAL[8:15], "little"))
@@ -52,7 +53,7 @@ _ALL_BUT_PRIORITY = np.int64((1 << 56) - 1)
 
 @inlined
 def _number(data, position, size):
-    """The unsigned number in 1, 2, 4 or 8 bytes, which are there; of eight, their bits."""
+    """Return the unsigned number in 1, 2, 4 or 8 bytes, which exist; of eight, their bits."""
     value = np.int64(0)
     for i in range(position, position + size):
         value = (value << 8) | np.int64(get(data, i))
@@ -61,7 +62,7 @@ def _number(data, position, size):
 
 @kernel
 def _behind_long(data, position, stop):
-    """The position behind a long text or bytes whose mark stands before `position`; or -1."""
+    """Return the position after a long text or bytes whose mark is before `position`; or -1."""
     mark = np.int64(get(data, position - 1))
     size = np.int64(0)
     if 0xD9 <= mark <= 0xDB:
@@ -77,7 +78,7 @@ def _behind_long(data, position, stop):
 
 @inlined
 def _behind(data, position, stop):
-    """The position behind nothing, a truth, a number, a text or bytes; -1 if there is none."""
+    """Return the position after nil, a truth, a number, a text or bytes; -1 if there is none."""
     if position < 0 or position >= stop:
         return _NONE
     size = np.int64(get(_SIZES, np.int64(get(data, position))))
@@ -90,7 +91,7 @@ def _behind(data, position, stop):
 
 @kernel
 def _count_at(data, position, stop):
-    """(value, position behind it) of a number that is not negative; position -1 if it is none."""
+    """Return (value, position after it) of a non-negative number; position -1 if there is none."""
     if position < 0 or position >= stop:
         return _NONE, _NONE
     mark = np.int64(get(data, position))
@@ -108,7 +109,7 @@ def _count_at(data, position, stop):
 
 @kernel
 def _is_text(data, position, stop, text):
-    """Whether the text at a position, which ends at `stop`, is this one."""
+    """Return whether the text at a position, which ends at `stop`, is this one."""
     size = np.int64(text.shape[0])
     if stop - position <= size:
         return False
@@ -116,7 +117,7 @@ def _is_text(data, position, stop, text):
     for i in range(size):
         if get(data, first + i) != get(text, i):
             return False
-    # Whatever stands before it must be the head of a text of just this length.
+    # It must be preceded by the head of a text of exactly this length.
     mark = np.int64(get(data, position))
     if mark & 0xE0 == 0xA0:
         return first == position + 1
@@ -128,7 +129,9 @@ def _is_text(data, position, stop, text):
 
 @kernel
 def _behind_destinations(data, position, stop, client):
-    """(position behind them, whether the client may have the event); position -1 if unusual."""
+    """Return (position after them, whether the client may receive the event); position -1 if
+    unusual.
+    """
     if position < 0 or position >= stop:
         return _NONE, False
     mark = np.int64(get(data, position))
@@ -153,7 +156,7 @@ def _behind_destinations(data, position, stop, client):
 
 @kernel
 def _behind_control(data, position, stop, age_ns, client):
-    """The position behind control information; -1 if it is unusual, -2 if the event is left out."""
+    """Return the position after control information; -1 if unusual, -2 if the event is left out."""
     if position < 0 or position >= stop or get(data, position) != 0x97:
         return _NONE
     position = _behind(data, position + 1, stop)
@@ -165,7 +168,7 @@ def _behind_control(data, position, stop, age_ns, client):
     else:
         limit_ns, position = _count_at(data, position, stop)
         is_over = age_ns > limit_ns
-    # The limits of hops and levels, the priority, and what it belongs to.
+    # Hop limit, level limit, priority and correlation id.
     for _ in range(4):
         position = _behind(data, position, stop)
     position, is_addressed = _behind_destinations(data, position, stop, client)
@@ -176,7 +179,7 @@ def _behind_control(data, position, stop, age_ns, client):
 
 @inlined
 def _is_usual(data, position, stop):
-    """Whether control information is nothing out of the ordinary, but perhaps for the priority."""
+    """Return whether control information is usual, except perhaps for the priority."""
     if position < 0 or stop - position < _USUAL_BYTES:
         return False
     return (
@@ -188,7 +191,7 @@ def _is_usual(data, position, stop):
 
 @inlined
 def attributes_at(data, start, stop, age_ns, client):
-    """Where the attributes of an event begin; -1 if it is unusual, -2 if it is left out."""
+    """Return the position of the attributes of an event; -1 if unusual, -2 if left out."""
     if stop - start < 4 or get(data, start) != 0x94 or get(data, start + 1) != 1:
         return _NONE
     if get(data, start + 2) != 0x95 or get(data, start + 3) != 0x93:
@@ -208,7 +211,7 @@ def attributes_at(data, start, stop, age_ns, client):
 
 @kernel
 def behind_map(data, position, stop):
-    """The position behind a map of plain values; -1 if there is none."""
+    """Return the position after a map of plain values; -1 if there is none."""
     if position < 0 or position >= stop:
         return _NONE
     mark = np.int64(get(data, position))
@@ -230,9 +233,10 @@ def behind_map(data, position, stop):
 
 @inlined
 def event_in(data, position, stop):
-    """(time, first byte) of the event of a record between two positions.
+    """Return (time, first byte) of the event of a record between two positions.
 
-    The time is -1 if the record is unusual, and -2 if it holds no event."""
+    The time is -1 if the record is unusual, and -2 if it contains no event.
+    """
     if stop - position < 3 or get(data, position) != 0x93:
         return _NONE, _NONE
     tag = np.int64(get(data, position + 1))

@@ -1,13 +1,13 @@
-"""How the kernels of bulk reads are compiled and cached.
+"""Compilation and caching of the kernels of bulk reads.
 
-They do without the interpreter while they run, so other threads go on. Their machine code is kept
-beside that of the matching kernels, from which they take some, under a digest of all sources here:
-a change of any file of the two makes numba compile anew.
+The kernels run without the interpreter lock, so other threads continue. Their machine code is
+cached beside that of the matching kernels, some of which they use, under a digest of all sources
+here: a change of any file of either makes numba compile again.
 """
 
 from pathlib import Path
 
 from anabranch.matching.kernels.cache import kept
 
-#: Compiles a function that Python calls, and keeps it.
+#: Compiles and caches a function that Python calls.
 entry_point = kept("bulk", Path(__file__).parent.glob("*.py"))

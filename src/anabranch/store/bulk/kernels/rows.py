@@ -1,7 +1,7 @@
-"""Copying events out of a chunk, as rows (`model.encoding`), into memory that is ready to be sent.
+"""Copies events from a chunk, as rows (`model.encoding`), into memory that is ready to be sent.
 
-No byte is written outside of that memory, and none read outside of the chunk, if the table is one
-that `entries.walk` made of it.
+No byte is written outside that memory, and none read outside the chunk, if the table was built from
+it by `entries.walk`.
 """
 
 import numpy as np
@@ -13,10 +13,11 @@ from anabranch.store.bulk.kernels.machine import entry_point
 
 @entry_point
 def pack(chunk, table, wanted, state, out):
-    """Copy the wanted events as rows; returns (rows looked at, rows copied).
+    """Copy the wanted events as rows; return (rows examined, rows copied).
 
-    It stops before a row that would make more than ROOM of all, unless that is the first one, and
-    before one that has no room in `out`."""
+    It stops before a row that would exceed ROOM, unless that is the first one, and before one that
+    does not fit into `out`.
+    """
     chunk, table, wanted = borrowed(chunk), borrowed(table), borrowed(wanted)
     state, out = borrowed(state), borrowed(out)
     copied = np.int64(0)
@@ -30,7 +31,7 @@ def pack(chunk, table, wanted, state, out):
         end = used + at.ROW_HEAD_BYTES + length
         if (end > state[at.ROOM] and used > 0) or end + 8 > out.shape[0]:
             return np.int64(number), copied
-        # The length first, as eight bytes: what follows is written over its upper half.
+        # The length first, as eight bytes: the event overwrites its upper half.
         put(out, used + 16, length)
         put(out, used, table[row + at.T_TICK])
         put(out, used + 8, table[row + at.T_TIME])
