@@ -26,7 +26,7 @@ from anabranch.client.errors import (
 from anabranch.client.options import PATTERN_LASTS, ClientOptions
 from anabranch.client.subscriptions import Debounce
 from anabranch.core.session.effects import SessionEffects, TellDefined
-from anabranch.core.session.queries import SessionPatterns
+from anabranch.core.session.session import SessionPatterns
 from anabranch.model.client_frames import DEPARTING, UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.pattern.match import Placement

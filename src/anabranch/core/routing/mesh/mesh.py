@@ -52,7 +52,7 @@ from anabranch.core.routing.mesh.branches import BranchTable
 from anabranch.core.routing.mesh.copies import CopyForwarding
 from anabranch.core.routing.mesh.link_costs import LinkCosts, NeighbourDelays
 from anabranch.core.routing.mesh.origin_interest import InterestView, OriginInterest
-from anabranch.core.routing.mesh.placement_facts import MeshPlacementFacts
+from anabranch.core.routing.mesh.relevance import MeshPlacementFacts
 from anabranch.core.routing.mesh.shared import MeshCounters, MeshState, check_bind, check_copies
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.errors import RemoteError

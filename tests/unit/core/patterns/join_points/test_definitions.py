@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.core import contract
 from anabranch.core.session.effects import SendFrame, TellDefined
-from anabranch.core.session.queries import PATTERN_REQUEST_FIRST
+from anabranch.core.session.session import PATTERN_REQUEST_FIRST
 from anabranch.model.client_frames import BUSY, UNKNOWN, Define
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import Carry, FindPoint

@@ -3,8 +3,7 @@
 import pytest
 
 from anabranch.core.session.effects import SendFrame, TellAnswer, TellRefused
-from anabranch.core.session.queries import FETCH_REQUEST_FIRST
-from anabranch.core.session.session import ClientSession
+from anabranch.core.session.session import FETCH_REQUEST_FIRST, ClientSession
 from anabranch.model.client_frames import (
     NOT_KEPT,
     Describe,
