@@ -22,8 +22,8 @@ from anabranch.spark.archive.plan import TASK_TICKS_MIN, rounds
 from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.archive.task import Answer
 from anabranch.spark.archive.verification import verify
-from anabranch.spark.archive.writer import Archiver, ForgottenError, archive
-from anabranch.spark.survey import Seen
+from anabranch.spark.archive.writer import Archiver, TrimmedTicksError, archive
+from anabranch.spark.survey import SurveyResult
 from tests.archive_parts import (
     BOUND_S,
     HERE,
@@ -211,7 +211,7 @@ def test_ticks_that_the_log_forgot_are_an_error_with_their_range_or_are_recorded
         with anabranch.Fetcher(*network.addresses) as fetcher:
             oldest = fetcher.describe().oldest
         assert oldest > last + 1
-        with pytest.raises(ForgottenError) as caught:
+        with pytest.raises(TrimmedTicksError) as caught:
             archived(network, directory)
         assert caught.value.span == manifest.Span("a", last + 1, oldest - 1)
         assert f"ticks {last + 1} to {oldest - 1} of stream 'a'" in str(caught.value)
@@ -252,7 +252,9 @@ def test_files_that_tasks_wrote_where_nobody_else_sees_them_are_not_committed(
 ) -> None:
     real = Archiver._answers
 
-    def written_elsewhere(self: Archiver, parts: list[manifest.Span], seen: Seen) -> list[Answer]:
+    def written_elsewhere(
+        self: Archiver, parts: list[manifest.Span], seen: SurveyResult
+    ) -> list[Answer]:
         answers = real(self, parts, seen)
         for path in self.directory.glob("date=*/stream=*/_*.part"):
             path.unlink()

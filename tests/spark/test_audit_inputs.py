@@ -14,7 +14,7 @@ from anabranch.cli.pipeline.broker_logs import read_states
 from anabranch.devnet.traces import encode_line
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.past import Part, Past
+from anabranch.spark.archive.past import HistoricalRead, Part
 from anabranch.spark.audit import audit
 from anabranch.spark.audit.publications import Logs, first_known, read_history
 from anabranch.spark.audit.runner import audit_traces
@@ -118,7 +118,7 @@ def test_a_number_that_json_cannot_say_blames_nobody(spark: SparkSession, tmp_pa
 def test_a_stream_is_known_from_behind_the_last_tick_that_nobody_has(
     part: Part, missing: list[Span], first: int
 ) -> None:
-    assert first_known(Past("n", {"o": part}, missing, {"o": 20}, {}), "o") == first
+    assert first_known(HistoricalRead("n", {"o": part}, missing, {"o": 20}, {}), "o") == first
 
 
 def test_what_was_sent_needs_ids(spark: SparkSession) -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from anabranch.spark.audit.findings import Finding, Hour, Latency, Line, Report, Step
+from anabranch.spark.audit.findings import Finding, Hour, Latency, Report, Step, SubscriberFigures
 from anabranch.spark.report import plots
 from anabranch.spark.report.audit_page import audit_page
 from anabranch.spark.report.page import Page
@@ -29,9 +29,13 @@ def report(*, broken: bool, name: str = "till-3/cheap") -> Report:
         subscriptions=2,
         filters=1,
         counts=counts | anomalies,
-        subscribers=[Line(name=name, expected=2_003, delivered=2_000, anomalies=anomalies)],
+        subscribers=[
+            SubscriberFigures(name=name, expected=2_003, delivered=2_000, anomalies=anomalies)
+        ],
         subscribers_in_all=1,
-        streams=[Line(name="e1", expected=2_003, delivered=2_000, anomalies=anomalies)],
+        streams=[
+            SubscriberFigures(name="e1", expected=2_003, delivered=2_000, anomalies=anomalies)
+        ],
         hours=[Hour(begins=BEGIN, anomalies=anomalies)] if broken else [],
         examples=[found] if broken else [],
         steps=[

@@ -18,7 +18,7 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.manifest import Span, read_state
-from anabranch.spark.archive.past import MissingTicksError, Past, look_back
+from anabranch.spark.archive.past import HistoricalRead, MissingTicksError, look_back
 from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.history import History, history, look_into
 from anabranch.spark.survey import Survey
@@ -116,7 +116,7 @@ def test_a_compaction_between_a_question_and_its_answer_changes_nothing(
             client.publish_many({"n": n} for n in range(first, first + 50))
             archived(network, directory)
 
-    def look_and_compact(*given: object, **more: object) -> Past:
+    def look_and_compact(*given: object, **more: object) -> HistoricalRead:
         past = look_back(*given, **more)  # type: ignore[arg-type]
         assert compact(HERE, directory).after == 1
         return past
@@ -156,7 +156,7 @@ class _Look:
     def __init__(self, reader: ArchiveReader | None, survey: Survey) -> None:
         self._reader, self._survey = reader, survey
 
-    def __call__(self, **asked: object) -> Past:
+    def __call__(self, **asked: object) -> HistoricalRead:
         return look_back(self._reader, self._survey, **asked)  # type: ignore[arg-type]
 
 

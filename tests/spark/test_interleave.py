@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from anabranch.cli.main import app
 from anabranch.model.errors import LocalError
-from anabranch.spark.interleave import Waiting, interleave
+from anabranch.spark.interleave import TimeOrderBuffer, interleave
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LATENESS_US = 2_000_000
@@ -62,7 +62,9 @@ def places(rows: Sequence[Row]) -> list[tuple[object, object]]:
     return [(row["stream"], row["tick"]) for row in rows]
 
 
-def taken(waiting: Waiting, batches: Sequence[Sequence[Event]]) -> tuple[list[Row], list[Row]]:
+def taken(
+    waiting: TimeOrderBuffer, batches: Sequence[Sequence[Event]]
+) -> tuple[list[Row], list[Row]]:
     """What goes, and what is late, with everything written down between batches."""
     gone: list[Row] = []
     late: list[Row] = []
@@ -94,7 +96,7 @@ def test_any_order_within_the_lateness_gives_the_order_of_keys(
 ) -> None:
     rng, events = Random(seed), numbered(pairs)
     coming = sorted(events, key=lambda event: (event[2] + rng.randint(0, LATENESS_US), event[1]))
-    gone, late = taken(Waiting("timestamp", LATENESS_US), cut(rng, coming))
+    gone, late = taken(TimeOrderBuffer("timestamp", LATENESS_US), cut(rng, coming))
     assert late == []
     assert places(gone) == in_order(events)
     assert [row["position"] for row in gone] == list(range(len(events)))
@@ -107,7 +109,7 @@ def test_any_order_at_all_drops_nothing_and_keeps_what_goes_in_order(
 ) -> None:
     rng, events = Random(seed), numbered(pairs)
     coming = rng.sample(events, len(events))
-    gone, late = taken(Waiting("timestamp", LATENESS_US, waiting_max=7), cut(rng, coming))
+    gone, late = taken(TimeOrderBuffer("timestamp", LATENESS_US, waiting_max=7), cut(rng, coming))
     assert sorted(places(gone) + places(late)) == sorted((s, t) for s, t, _ in events)
     by_tick = {tick: event for event in events for tick in event[1:2]}
     assert places(gone) == in_order([by_tick[row["tick"]] for row in gone])  # type: ignore[index]
@@ -116,7 +118,7 @@ def test_any_order_at_all_drops_nothing_and_keeps_what_goes_in_order(
 
 
 def test_no_more_wait_than_may() -> None:
-    waiting = Waiting("timestamp", LATENESS_US, waiting_max=3)
+    waiting = TimeOrderBuffer("timestamp", LATENESS_US, waiting_max=3)
     going, late = waiting.take(table([("a", tick, tick) for tick in range(1, 11)]))
     assert places(going.to_pylist()) == [("a", tick) for tick in range(1, 8)]
     assert len(waiting) == 3
@@ -124,7 +126,7 @@ def test_no_more_wait_than_may() -> None:
 
 
 def test_what_has_no_time_has_no_place_and_is_not_dropped() -> None:
-    waiting = Waiting("timestamp", LATENESS_US)
+    waiting = TimeOrderBuffer("timestamp", LATENESS_US)
     rows = [{"stream": "a", "tick": 1, "timestamp": None, "price": 1.0}]
     going, late = waiting.take(pa.Table.from_pylist(rows, schema=SCHEMA))
     assert len(going) == 0

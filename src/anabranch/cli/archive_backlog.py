@@ -31,7 +31,7 @@ from anabranch.spark.options import Options, read_options
 
 if TYPE_CHECKING:
     from anabranch.spark.archive.backlog import Backlog
-    from anabranch.spark.archive.past import Past
+    from anabranch.spark.archive.past import HistoricalRead
 
 OnMissing = Literal["fail", "report"]
 Subscribe = Callable[[Since], Awaitable[Subscription]]
@@ -101,7 +101,7 @@ async def subscribed_behind(
                 raise
 
 
-def say_missing(past: "Past") -> None:
+def say_missing(past: "HistoricalRead") -> None:
     """Tell which ticks nobody has."""
     for span in past.missing:
         typer.echo(f"missing: {span} are neither in the archive nor in the log", err=True)

@@ -27,7 +27,7 @@ from anabranch.core.part_requests import (
 )
 from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.patterns.join_points.records import (
-    JoinPointSurroundings,
+    BrokerQueries,
     PlacementFacts,
     stored_records,
 )
@@ -76,7 +76,7 @@ class ClientServices:
         stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
         origin.know_hosts(edge.host_of)
-        outlook = JoinPointSurroundings(
+        outlook = BrokerQueries(
             name,
             tuple(network.edges),
             edge.reach,

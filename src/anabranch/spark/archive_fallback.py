@@ -19,20 +19,20 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
 from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.survey import Extent, Seen, first_since
+from anabranch.spark.survey import Extent, SurveyResult, first_since
 from anabranch.spark.tick_ranges import Range
 
 #: Reports missing ticks of a stream, or fails.
 TellMissing = Callable[[Options, str, int, int], None]
 
 
-def extended(seen: Seen, options: Options) -> Seen:
+def extended(seen: SurveyResult, options: Options) -> SurveyResult:
     """The survey, with extents that include the archive."""
     reader = _reader(options, seen.network)
     extents = {
         stream: _extended(extent, reader.span(stream)) for stream, extent in seen.extents.items()
     }
-    return Seen(seen.network, seen.origins, extents)
+    return SurveyResult(seen.network, seen.origins, extents)
 
 
 def _extended(extent: Extent, archived: Span | None) -> Extent:

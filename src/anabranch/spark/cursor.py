@@ -34,7 +34,7 @@ from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.names import check_name
 from anabranch.spark.broker_access import tls_of
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.survey import Seen, Survey
+from anabranch.spark.survey import Survey, SurveyResult
 
 MOVE_EVERY_S = 5.0
 _OPTION = "durableSubscription"
@@ -67,7 +67,7 @@ class Cursor:
         #: Committed ticks that the broker has not received yet.
         self._pending: dict[str, int] = {}
 
-    def standing(self, seen: Seen) -> dict[str, int] | None:
+    def standing(self, seen: SurveyResult) -> dict[str, int] | None:
         """The first ticks that it holds; None if there is no such cursor."""
         try:
             found = self._cursor.find(seen.network)

@@ -38,9 +38,9 @@ from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
 from anabranch.spark.archive.columns import ARROW, OWN, ColumnName, Naming, Pair
-from anabranch.spark.archive.layout import PutAsideError, finished
+from anabranch.spark.archive.layout import FileReplacedError, finished
 from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.past import OnMissing, Past, Until, look_back
+from anabranch.spark.archive.past import HistoricalRead, OnMissing, Until, look_back
 from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.archive.restored_rows import Restoring
 from anabranch.spark.archive.tables import Tabling, draft_name, pair_of
@@ -61,7 +61,7 @@ class History(msgspec.Struct, frozen=True):
     """A historical query: its frame and what it reads."""
 
     frame: DataFrame
-    past: Past
+    past: HistoricalRead
     #: Attribute columns of the frame.
     columns: list[ColumnName]
     #: Number of archive files that the query reads, and of all archive files.
@@ -123,7 +123,7 @@ class _Query:
         filter: Filter,
         reader: ArchiveReader | None,
         options: Options | None,
-        past: Past,
+        past: HistoricalRead,
     ) -> None:
         self._spark = spark
         self._filter = filter
@@ -205,7 +205,7 @@ def _paths(reader: ArchiveReader, spans: Sequence[Span]) -> list[str]:
         files = [file for span in spans for file in reader.files(span)]
         try:
             return [str(finished(reader.directory, file.path)) for file in files]
-        except PutAsideError:
+        except FileReplacedError:
             reader.renew()
 
 

@@ -3,8 +3,8 @@
     interleave([quotes, orders])                              # batch: sorted
     interleave([quotes.stream, orders.stream], lateness_s=5)  # streaming: reorder buffer
 
-Rows are ordered by time, then by stream name, then by tick (`Waiting`). The result has two more
-columns: `position`, which ascends in that order, and `late`. Rules:
+Rows are ordered by time, then by stream name, then by tick (`TimeOrderBuffer`). The result has two
+more columns: `position`, which ascends in that order, and `late`. Rules:
 
 1. Frames may have different columns; missing ones are null. All have `stream`, `tick` and a time.
 2. In batch, no row is late, except rows without a time, which have no position.
@@ -65,7 +65,7 @@ class State(NamedTuple):
     position: int
 
 
-class Waiting:
+class TimeOrderBuffer:
     """Reorder buffer that merges several streams by time.
 
         waiting = Waiting("timestamp", lateness_us=10_000_000)
@@ -225,7 +225,7 @@ def interleave(
     if not whole.isStreaming:
         return _sorted(whole, time)
     lateness_us = int(lateness_s * 1_000_000)
-    return _ordered(whole, lambda: Waiting(time, lateness_us, waiting_max), idle_s)
+    return _ordered(whole, lambda: TimeOrderBuffer(time, lateness_us, waiting_max), idle_s)
 
 
 def _check(schema: StructType, time: str) -> None:
@@ -250,7 +250,9 @@ def _sorted(frame: DataFrame, time: str) -> DataFrame:
 # -- streaming ----------------------------------------------------------------------------------
 
 
-def _ordered(frame: DataFrame, create: Callable[[], Waiting], idle_s: float | None) -> DataFrame:
+def _ordered(
+    frame: DataFrame, create: Callable[[], TimeOrderBuffer], idle_s: float | None
+) -> DataFrame:
     schema = StructType(list(frame.schema.fields))
     schema = schema.add(POSITION, LongType()).add(LATE, BooleanType(), nullable=False)
     timeout = (
@@ -285,7 +287,7 @@ def _pieces(tables: Iterable[pa.Table]) -> pa.RecordBatch:
 
 
 def _take_function(
-    create: Callable[[], Waiting], idle_ms: int | None
+    create: Callable[[], TimeOrderBuffer], idle_ms: int | None
 ) -> Callable[[object, "Iterable[pd.DataFrame]", GroupState], "Iterator[pd.DataFrame]"]:
     def take(
         _key: object, frames: "Iterable[pd.DataFrame]", state: GroupState

@@ -39,7 +39,7 @@ from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.spark.cursor import Cursor
 from anabranch.spark.options import Options
 from anabranch.spark.schema import check_asked, check_silence, offered, schema_of, wanted_of
-from anabranch.spark.survey import Extent, Seen, Survey, described, first_since, sample
+from anabranch.spark.survey import Extent, Survey, SurveyResult, described, first_since, sample
 from anabranch.spark.tick_ranges import (
     Position,
     Range,
@@ -91,7 +91,7 @@ class _TaskReader:
         schema = to_arrow_schema(self._schema, timezone="UTC")
         return read_range(self._options, partition, self._wanted, schema, self._subscription)
 
-    def _ranges(self, start: Ticks, end: Ticks, seen: Seen) -> list[Range]:
+    def _ranges(self, start: Ticks, end: Ticks, seen: SurveyResult) -> list[Range]:
         ranges = divided(start, end, self._options.partitions_min)
         for each in ranges:
             each.network = seen.network
@@ -135,7 +135,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def __init__(self, options: Options, schema: StructType) -> None:
         super().__init__(options, schema)
         self._survey: Survey | None = None
-        self._seen: Seen | None = None
+        self._seen: SurveyResult | None = None
         #: With `availableNow`: the ticks at which the query ends.
         self._target: Ticks | None = None
         self._cursor: Cursor | None = None
@@ -195,13 +195,13 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             return None
         return Position(seen.network, end_ticks("latest", seen.extents)).offset()
 
-    def _look(self) -> Seen:
+    def _look(self) -> SurveyResult:
         if self._survey is None:
             self._survey = Survey(self._options)
         self._seen = _with_archive(self._survey.look(), self._options)
         return self._seen
 
-    def _reachable(self, seen: Seen) -> dict[str, Extent]:
+    def _reachable(self, seen: SurveyResult) -> dict[str, Extent]:
         """Ticks that the query may read (rule 3)."""
         target = self._target
         if target is None:
@@ -212,7 +212,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
             if stream in target
         }
 
-    def _departed(self, start: Ticks, before: Seen | None, seen: Seen) -> Ticks:
+    def _departed(self, start: Ticks, before: SurveyResult | None, seen: SurveyResult) -> Ticks:
         """Offsets of streams that have left the network since the last trigger."""
         left = {stream: tick for stream, tick in start.items() if stream not in seen.origins}
         for stream, tick in left.items():
@@ -255,7 +255,7 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
 # -- starting offsets ------------------------------------------------------------------------------
 
 
-def beginning(survey: Survey, seen: Seen, options: Options, otherwise: str) -> Ticks:
+def beginning(survey: Survey, seen: SurveyResult, options: Options, otherwise: str) -> Ticks:
     """First ticks to read, according to the options; `otherwise` is the default."""
     if options.starting_time_ns is not None:
         time_ns = options.starting_time_ns
@@ -269,7 +269,7 @@ def beginning(survey: Survey, seen: Seen, options: Options, otherwise: str) -> T
     return first_ticks(offsets, seen.extents)
 
 
-def _with_archive(seen: Seen, options: Options) -> Seen:
+def _with_archive(seen: SurveyResult, options: Options) -> SurveyResult:
     if not options.archive:
         return seen
     from anabranch.spark.archive_fallback import extended  # noqa: PLC0415 - most have none

@@ -12,7 +12,7 @@ Any broker lists the streams; the origin of a stream reports how far it goes. Ru
 2. Later looks skip a broker that does not answer and keep the last known extent of its stream,
    which stays valid for a log. A query therefore continues with the other streams while a broker
    restarts, or while a broker that is new in the network file has not started yet.
-3. A stream that the network no longer lists has left; `Seen` does not contain it.
+3. A stream that the network no longer lists has left; `SurveyResult` does not contain it.
 
 Sampling streams before a read:
 
@@ -63,7 +63,7 @@ class Extent(msgspec.Struct, frozen=True):
     newest_ns: int = 0
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SurveyResult(msgspec.Struct, frozen=True):
     """Survey of a network at one moment."""
 
     network: str
@@ -86,14 +86,14 @@ class Survey:
         self._guide: Fetcher | None = None
         self._fetchers: dict[str, Fetcher] = {}
         #: The last survey; None before the first.
-        self._seen: Seen | None = None
+        self._seen: SurveyResult | None = None
 
     @property
     def streams(self) -> Sequence[str]:
         """The wanted streams; empty means all."""
         return self._options.streams
 
-    def look(self, *, everything: bool = False) -> Seen:
+    def look(self, *, everything: bool = False) -> SurveyResult:
         """Survey the wanted streams, or with `everything` all of them."""
         described = self._described()
         if described is None:
@@ -109,7 +109,7 @@ class Survey:
         if self._seen is None:
             # These connections wait longer than later ones should.
             self.close()
-        self._seen = Seen(described.network, dict(described.origins), extents)
+        self._seen = SurveyResult(described.network, dict(described.origins), extents)
         return self._seen
 
     def stream(self, stream: str) -> Fetcher:
@@ -180,10 +180,10 @@ class Survey:
     def _is_wanted(self, stream: str) -> bool:
         return not self._options.streams or stream in self._options.streams
 
-    def _only_wanted(self, seen: Seen) -> Seen:
+    def _only_wanted(self, seen: SurveyResult) -> SurveyResult:
         """A survey reduced to the wanted streams."""
         extents = {s: extent for s, extent in seen.extents.items() if self._is_wanted(s)}
-        return Seen(seen.network, seen.origins, extents)
+        return SurveyResult(seen.network, seen.origins, extents)
 
     def _extent(self, stream: str, guide: Described, before: Extent | None) -> Extent | None:
         try:
@@ -244,7 +244,7 @@ _SAMPLE_BYTES: Final = 256 * 1024
 Attributes = Mapping[str, Value]
 
 
-def sample(survey: Survey, seen: Seen, subscription: str) -> Iterator[Attributes]:
+def sample(survey: Survey, seen: SurveyResult, subscription: str) -> Iterator[Attributes]:
     """Attributes of some of the newest events of each stream."""
     count = max(_EVENTS_MAX // max(len(seen.extents), 1), _EVENTS_MIN)
     for stream, extent in seen.extents.items():

@@ -42,7 +42,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
 
 if TYPE_CHECKING:
-    from anabranch.spark.archive.past import Past, Until
+    from anabranch.spark.archive.past import HistoricalRead, Until
     from anabranch.spark.history import History
 
 
@@ -120,7 +120,9 @@ class _Looking:
         self._way = way
         self._missing = missing
 
-    def print_past(self, printer: Printer, since: Since, until: "Until", master: str) -> "Past":
+    def print_past(
+        self, printer: Printer, since: Since, until: "Until", master: str
+    ) -> "HistoricalRead":
         """What archive and log have."""
         options = None if self._way is None else options_of(self._way)
         with spark_session(master, "history") as spark:
@@ -148,7 +150,7 @@ class _Looking:
             if printer.is_enough:
                 return
 
-    async def follow(self, printer: Printer, past: "Past") -> None:
+    async def follow(self, printer: Printer, past: "HistoricalRead") -> None:
         """What comes after that."""
         task = asyncio.current_task()
         assert task is not None
@@ -169,7 +171,7 @@ class _Looking:
                     await print_all(subscription, printer)
 
     async def _subscribed(
-        self, printer: Printer, past: "Past", subscribe: Subscribe
+        self, printer: Printer, past: "HistoricalRead", subscribe: Subscribe
     ) -> Subscription | None:
         """Behind what was printed; if the log has forgotten that meanwhile, behind what the
         archive has got since."""

@@ -41,9 +41,9 @@ import msgspec
 
 from anabranch.core.patterns.event_store import (
     Absences,
+    ByteBudget,
     Entry,
     EventStore,
-    KeptBytes,
     Undecided,
     end_of,
     size_of,
@@ -242,7 +242,7 @@ class Detector:
         self,
         scheme: PatternScheme,
         allowance: StepAllowance | None = None,
-        room: KeptBytes | None = None,
+        room: ByteBudget | None = None,
     ) -> None:
         """Without an allowance, every call does all pending work. `room` is shared with other
         detectors; without it only the number of events is bounded."""

@@ -35,7 +35,7 @@ Entry = tuple[int, str, int, Keys, int, PlacedEvent]
 Bound = tuple[object, ...]
 
 
-class EventShelf:
+class EventList:
     """Entries in order; the first `dead` of them are forgotten."""
 
     __slots__ = ("dead", "items")
@@ -63,7 +63,7 @@ class EventShelf:
         return len(self.items) - self.dead
 
 
-EMPTY = EventShelf()
+EMPTY = EventList()
 
 
 class EventStore:
@@ -74,16 +74,16 @@ class EventStore:
     def __init__(self, part_count: int, needed: Iterable[tuple[int, int | None]]) -> None:
         wanted = set(needed)
         #: Part → all its entries, if that shelf is needed.
-        self._whole: dict[int, EventShelf] = {
-            part: EventShelf() for part, key in wanted if key is None
+        self._whole: dict[int, EventList] = {
+            part: EventList() for part, key in wanted if key is None
         }
         #: Part and attribute → key → entries.
-        self._keyed: dict[tuple[int, int], dict[KeyValue | None, EventShelf]] = {
+        self._keyed: dict[tuple[int, int], dict[KeyValue | None, EventList]] = {
             (part, attribute): {} for part, attribute in wanted if attribute is not None
         }
         #: Part → its shelves by attribute and key, and the shelf of all entries.
         self._of_part: list[
-            tuple[list[tuple[int, dict[KeyValue | None, EventShelf]]], EventShelf | None]
+            tuple[list[tuple[int, dict[KeyValue | None, EventList]]], EventList | None]
         ] = [
             (
                 [(key[1], shelves) for key, shelves in self._keyed.items() if key[0] == part],
@@ -92,11 +92,11 @@ class EventStore:
             for part in range(part_count)
         ]
 
-    def whole(self, part: int) -> EventShelf:
+    def whole(self, part: int) -> EventList:
         """All entries of a part."""
         return self._whole[part]
 
-    def keyed(self, part: int, attribute: int, key: KeyValue | None) -> EventShelf:
+    def keyed(self, part: int, attribute: int, key: KeyValue | None) -> EventList:
         """The entries of a part that have this key; none if the key is None."""
         return self._keyed[part, attribute].get(key, EMPTY)
 
@@ -111,7 +111,7 @@ class EventStore:
                     if key is not None:
                         shelf = shelves.get(key)
                         if shelf is None:
-                            shelf = shelves[key] = EventShelf()
+                            shelf = shelves[key] = EventList()
                         shelf.put(entry)
                 if whole is not None:
                     whole.put(entry)
@@ -216,7 +216,7 @@ class Absences:
                     return None
         return wanted
 
-    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> EventShelf:
+    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> EventList:
         """The shortest shelf that contains all witnesses."""
         shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
         if not shelves:
@@ -225,7 +225,7 @@ class Absences:
 
     def _has_witness(
         self,
-        shelf: EventShelf,
+        shelf: EventList,
         first: int,
         end: int,
         wanted: dict[int, KeyValue],
@@ -257,7 +257,7 @@ _EVENT_BYTES = 512
 _ATTRIBUTE_BYTES = 128
 
 
-class KeptBytes:
+class ByteBudget:
     """The byte budget that all detectors of a broker share.
 
     A detector keeps events, with their payloads, for the length of its window.

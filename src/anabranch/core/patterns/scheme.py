@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from anabranch.core.patterns.event_store import Bound, Entry, EventShelf, EventStore
+from anabranch.core.patterns.event_store import Bound, Entry, EventList, EventStore
 from anabranch.core.patterns.plan import (
     LOOK_UP_TRIES,
     AbsenceJoins,
@@ -72,7 +72,7 @@ class PartDemand(NamedTuple):
     window_ns: int
 
 
-class MatchOutlook:
+class FeasibilityCheck:
     """A quick check whether any match is possible with an event in a certain slot.
 
     There are many combinations, and most searches without a result could have known it in advance:
@@ -127,7 +127,7 @@ class MatchOutlook:
 
     def shelves_for(
         self, entry: Entry, shelves: EventStore, tries: TriesLeft
-    ) -> dict[int, EventShelf] | None:
+    ) -> dict[int, EventList] | None:
         """Part → the shelf of its entries; None if a demand is not met."""
         found = {}
         for demand in self.demands:
@@ -139,7 +139,7 @@ class MatchOutlook:
         return found
 
     def latest(
-        self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
+        self, entry: Entry, shelves: dict[int, EventList], tries: TriesLeft
     ) -> list[Entry] | None:
         """Slot → the last entry that it can have; None if one has none."""
         tries.spend(self._weight)
@@ -164,7 +164,7 @@ class MatchOutlook:
         return found
 
     def earliest(
-        self, entry: Entry, shelves: dict[int, EventShelf], tries: TriesLeft
+        self, entry: Entry, shelves: dict[int, EventList], tries: TriesLeft
     ) -> list[Entry] | None:
         """Slot → the first entry that it can have; None if one has none."""
         tries.spend(self._weight)
@@ -197,7 +197,7 @@ class MatchOutlook:
         raise AssertionError("the pattern's own window is around all slots")
 
 
-def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventShelf:
+def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventList:
     """The shortest of the shelves that contain all candidates."""
     if not demand.links:
         return shelves.whole(demand.part)
@@ -207,7 +207,7 @@ def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventShelf:
     )
 
 
-def _is_met(demand: PartDemand, entry: Entry, shelf: EventShelf) -> bool:
+def _is_met(demand: PartDemand, entry: Entry, shelf: EventList) -> bool:
     items, dead = shelf.items, shelf.dead
     if len(items) - dead < demand.total or (demand.behind and items[-1] < entry):
         return False
@@ -249,7 +249,7 @@ class PatternScheme:
         #: Layout and slot → its plan, if cached.
         self.plans: dict[tuple[int, int], SearchPlan] = {}
         self._step_count = 0
-        self._outlooks: dict[tuple[int, int, bool], MatchOutlook] = {}
+        self._outlooks: dict[tuple[int, int, bool], FeasibilityCheck] = {}
         self._set_modes(absent_names(pattern.root))
 
     def _set_modes(self, absent: frozenset[str]) -> None:
@@ -300,11 +300,11 @@ class PatternScheme:
             self.plans.clear()
         return plan.next_step()
 
-    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> MatchOutlook:
+    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> FeasibilityCheck:
         """The check for a match with an event in `slot`; `is_last` if the event ends it."""
         outlook = self._outlooks.get((layout.number, slot, is_last))
         if outlook is None:
-            outlook = MatchOutlook(layout, slot, is_last=is_last)
+            outlook = FeasibilityCheck(layout, slot, is_last=is_last)
             self._outlooks[layout.number, slot, is_last] = outlook
         return outlook
 

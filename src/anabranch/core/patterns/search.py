@@ -14,7 +14,7 @@ from anabranch.core.patterns.event_store import (
     Absences,
     Bound,
     Entry,
-    EventShelf,
+    EventList,
     EventStore,
     Undecided,
 )
@@ -31,7 +31,7 @@ from anabranch.core.patterns.plan import (
     last_of,
     slots_of,
 )
-from anabranch.core.patterns.scheme import MatchOutlook, PatternScheme
+from anabranch.core.patterns.scheme import FeasibilityCheck, PatternScheme
 from anabranch.model.pattern.match import Identity
 
 
@@ -202,7 +202,7 @@ class AllMatchesSearch:
     1. Every way to fill the slots that contains the event is found once, if all its other events
        are on the shelves. The event itself need not be.
     2. No event fills two slots.
-    3. If three or more slots are to be filled, `MatchOutlook` first checks whether that is
+    3. If three or more slots are to be filled, `FeasibilityCheck` first checks whether that is
        possible.
     4. Absences between slots are checked when all slots are filled. Undecided ones are counted.
     5. Every examined entry counts; `TriesExceeded` means that the search is incomplete. The search
@@ -261,7 +261,7 @@ class AllMatchesSearch:
         self._used = {id(entry)}
         self._fill(plan, 1, filled, spans)
 
-    def _outlook_of(self, layout: Layout, slot: int) -> MatchOutlook:
+    def _outlook_of(self, layout: Layout, slot: int) -> FeasibilityCheck:
         return self._scheme.outlook_of(layout, slot, is_last=not self._scheme.is_eager)
 
     def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
@@ -336,7 +336,7 @@ class AllMatchesSearch:
             raise MatchesExceeded
 
     def _in_spans(
-        self, spans: _Spans, slot: int, shelf: EventShelf, low: Bound, high: Bound
+        self, spans: _Spans, slot: int, shelf: EventList, low: Bound, high: Bound
     ) -> tuple[int, int]:
         """The range of a shelf to search."""
         items, dead = shelf.items, shelf.dead
@@ -349,7 +349,7 @@ class AllMatchesSearch:
             return first, bisect_right(items, latest, first)
         return first, bisect_left(items, high, first)
 
-    def _shelf(self, step: PlanStep, filled: list[Entry]) -> EventShelf:
+    def _shelf(self, step: PlanStep, filled: list[Entry]) -> EventList:
         """The shortest of the shelves that contain all candidates."""
         shelves, part, links = self._shelves, step.part, step.links
         if not links:
@@ -454,7 +454,7 @@ class FirstMatchesSearch:
     1. The event that ends the match fills a slot without successors. All others precede it.
     2. `check.reference`, rules 7 and 8, define which matches are kept; this search finds the same
        ones, in the wanted order.
-    3. `MatchOutlook` first checks whether there can be a match, and the range of each slot. After
+    3. `FeasibilityCheck` first checks whether there can be a match, and the range of each slot. After
        that, a slot without candidates ends the search at once: an open slot, or one that is tied to
        a filled one by a key or an inner window.
     4. Absences are checked when all slots are filled. If one is undecided before a match was found,
@@ -644,10 +644,10 @@ class FirstMatchesSearch:
             first = max(first, bisect_left(items, self._ends[slot], shelf.dead))
         return _Range(slot, items, first, end)
 
-    def _shelf(self, filling: PartialMatch, slot: int) -> EventShelf:
+    def _shelf(self, filling: PartialMatch, slot: int) -> EventList:
         """The shortest of the shelves that contain all candidates."""
         part = filling.layout.alternative.parts[slot]
-        best: EventShelf | None = None
+        best: EventList | None = None
         for attribute, key in filling.known_keys(slot):
             shelf = self._shelves.keyed(part, attribute, key)
             if best is None or len(shelf) < len(best):

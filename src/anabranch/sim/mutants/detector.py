@@ -37,7 +37,11 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "demand-short": Mutant(
         "what is exactly a window away is not counted before a search",
-        Edit(f"{_PATTERNS}.scheme:MatchOutlook._demands", "if some & bits)", "if some & bits) - 1"),
+        Edit(
+            f"{_PATTERNS}.scheme:FeasibilityCheck._demands",
+            "if some & bits)",
+            "if some & bits) - 1",
+        ),
         found_by=_PROPERTIES,
     ),
     "ends-early": Mutant(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from anabranch.client.subscription import Since
 from anabranch.model.encoding import rows_in
-from anabranch.spark.archive.past import OnMissing, Past, look_back
+from anabranch.spark.archive.past import HistoricalRead, OnMissing, look_back
 from anabranch.spark.archive.reader import ArchiveReader
 from anabranch.spark.options import Options
 from anabranch.spark.survey import Survey
@@ -38,17 +38,17 @@ class Backlog:
         self._on_missing: OnMissing = on_missing
         self._reader = ArchiveReader(archive)
 
-    def look(self, since: Since) -> Past:
+    def look(self, since: Since) -> HistoricalRead:
         """Plan which ranges are wanted, and where they are available now."""
         self._reader.renew()
         with Survey(self._options) as survey:
             return look_back(self._reader, survey, since=since, on_missing=self._on_missing)
 
-    def rows(self, past: Past) -> Iterator[Row]:
+    def rows(self, past: HistoricalRead) -> Iterator[Row]:
         """The events in the archive."""
         return merge(*(self._rows(past, stream) for stream in past.parts))
 
-    def _rows(self, past: Past, stream: str) -> Iterator[Row]:
+    def _rows(self, past: HistoricalRead, stream: str) -> Iterator[Row]:
         span = past.parts[stream].archived
         if span is not None:
             for fetched in self._reader.pieces(stream, span.first, span.last, self._filter):

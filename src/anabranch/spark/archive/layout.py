@@ -46,7 +46,7 @@ _DAY_NS: Final = 86_400 * 10**9
 _FILE_NAME = re.compile(r"_?\d{20}-\d{20}-[0-9a-f]{12}\.parquet(\.part|\.old)?")
 
 
-class PutAsideError(LocalError):
+class FileReplacedError(LocalError):
     """A file that a later commit has replaced."""
 
 
@@ -171,12 +171,12 @@ def located(directory: Path, path: str) -> Path:
 
 def finished(directory: Path, path: str) -> Path:
     """The path of a committed file under its final name, for readers that accept no other. Renames
-    the file if its writer has not done so; the commit is decisive. Raises `PutAsideError` if a
+    the file if its writer has not done so; the commit is decisive. Raises `FileReplacedError` if a
     compaction has replaced the file."""
     final = directory / path
     place = located(directory, path)
     if place == _beside(final, _OLD):
-        raise PutAsideError(f"a compaction has replaced {final}; read the archive again")
+        raise FileReplacedError(f"a compaction has replaced {final}; read the archive again")
     if place == part_of(directory, path):
         try:
             part_of(directory, path).rename(final)

@@ -30,7 +30,7 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
 from anabranch.spark.archive.plan import check_end
 from anabranch.spark.archive.reader import ArchiveReader
-from anabranch.spark.survey import Extent, Seen, Survey, first_since
+from anabranch.spark.survey import Extent, Survey, SurveyResult, first_since
 
 Until = Mapping[str, int] | datetime | int | None
 #: What to do if requested ticks are not available.
@@ -58,7 +58,7 @@ class Part(msgspec.Struct, frozen=True):
     logged: Span | None
 
 
-class Past(msgspec.Struct, frozen=True):
+class HistoricalRead(msgspec.Struct, frozen=True):
     """The wanted ranges of all streams."""
 
     network: str
@@ -94,7 +94,7 @@ def look_back(
     since: Since = "beginning",
     until: Until = None,
     on_missing: OnMissing = "fail",
-) -> Past:
+) -> HistoricalRead:
     """Plan a historical read. See the rules at the top of this module."""
     planner = _Planner(reader, survey, since, until)
     past = planner.past()
@@ -128,7 +128,7 @@ class _Planner:
                     f"tick {tick} of {stream!r} does not exist; the newest is {self._end(stream)}"
                 )
 
-    def past(self) -> Past:
+    def past(self) -> HistoricalRead:
         parts: dict[str, Part] = {}
         missing: list[Span] = []
         positions: dict[str, int] = {}
@@ -139,7 +139,7 @@ class _Planner:
             if self._seen is None or stream in self._seen.origins:
                 positions[stream] = self._end(stream) if first > last else last
         addresses = {} if self._seen is None else {s: self._seen.addresses(s) for s in parts}
-        return Past(self._network, parts, missing, positions, addresses)
+        return HistoricalRead(self._network, parts, missing, positions, addresses)
 
     # -- per stream -----------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ def _spans(reader: ArchiveReader | None, survey: Survey | None) -> dict[str, Spa
     return {s: Span(s, *ends) for s, ends in ranges.items() if not wanted or s in wanted}
 
 
-def _network(reader: ArchiveReader | None, seen: Seen | None) -> str:
+def _network(reader: ArchiveReader | None, seen: SurveyResult | None) -> str:
     if reader is None:
         if seen is None:
             raise LocalError("an archive, brokers, or both are required")

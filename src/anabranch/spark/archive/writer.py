@@ -46,7 +46,7 @@ from anabranch.spark.archive.tables import COLUMNS_MAX, too_many
 from anabranch.spark.archive.task import Answer, ArchiveTask, Part
 from anabranch.spark.cursor import Cursor
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.survey import Seen, Survey
+from anabranch.spark.survey import Survey, SurveyResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ class Report(msgspec.Struct, kw_only=True):
         )
 
 
-class ForgottenError(LocalError):
+class TrimmedTicksError(LocalError):
     """The log has trimmed ticks that were to be archived."""
 
     def __init__(self, span: Span) -> None:
@@ -148,7 +148,7 @@ class Archiver:
             self._resources = stack.pop_all()
         return self
 
-    def _take_cursor(self, cursor: Cursor, seen: Seen) -> None:
+    def _take_cursor(self, cursor: Cursor, seen: SurveyResult) -> None:
         """Hold the log from the first unarchived tick on; retry if it is trimmed meanwhile."""
         while True:
             try:
@@ -218,12 +218,12 @@ class Archiver:
         report.seconds = time.monotonic() - begin
         return report.with_more(self.run(progress))
 
-    def _next_ticks(self, seen: Seen) -> dict[str, int]:
+    def _next_ticks(self, seen: SurveyResult) -> dict[str, int]:
         """Stream → the first unarchived tick."""
         ends = {stream: last + 1 for stream, (_, last) in self.state.ranges.items()}
         return {stream: ends.get(stream, extent.oldest) for stream, extent in seen.extents.items()}
 
-    def _round(self, parts: list[Span], seen: Seen, report: Report) -> bool:
+    def _round(self, parts: list[Span], seen: SurveyResult, report: Report) -> bool:
         """Archive some ranges. Returns False if the log has trimmed a part of them."""
         answers = self._answers(parts, seen)
         for answer in answers:
@@ -231,7 +231,7 @@ class Archiver:
                 span = parts[answer.number]
                 lost = Span(span.stream, span.first, min(answer.oldest - 1, span.last))
                 if self._missing == "fail":
-                    raise ForgottenError(lost)
+                    raise TrimmedTicksError(lost)
                 log.warning("%s were trimmed while they were read", lost)
                 return False
             if answer.is_away:
@@ -243,7 +243,7 @@ class Archiver:
             self._cursor.move(self._next_ticks(seen), self._survey)
         return True
 
-    def _answers(self, parts: list[Span], seen: Seen) -> list[Answer]:
+    def _answers(self, parts: list[Span], seen: SurveyResult) -> list[Answer]:
         task = ArchiveTask(
             options=self._options,
             network=seen.network,
@@ -282,7 +282,7 @@ class Archiver:
 
     def _record_missing(self, missing: list[Span], report: Report) -> None:
         if self._missing == "fail":
-            raise ForgottenError(missing[0])
+            raise TrimmedTicksError(missing[0])
         number = self.state.number + 1
         self._append(Commit(number=number, kind="append", missing=missing))
         report.missing += missing

@@ -69,7 +69,7 @@ def rows_of(kind: str, rows: int, /, **columns: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
 
 
-class Telling:
+class BlockRows:
     """Collects the rows about one block."""
 
     def __init__(self, names: pa.Array, stream: str, base: int) -> None:

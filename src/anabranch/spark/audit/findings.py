@@ -46,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriberFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one subscriber or one stream."""
 
     name: str
@@ -87,10 +87,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     filters: int
     #: Kind → number of anomalies; contains every kind.
     counts: dict[str, int]
-    subscribers: list[Line]
+    subscribers: list[SubscriberFigures]
     #: Total number of subscribers.
     subscribers_in_all: int
-    streams: list[Line]
+    streams: list[SubscriberFigures]
     hours: list[Hour]
     examples: list[Finding]
     steps: list[Step]
@@ -179,7 +179,7 @@ def _sizes(judged: DataFrame, key: Key) -> list[_Size]:
     return [_Size(*row) for row in rows]
 
 
-def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[Line]:
+def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[SubscriberFigures]:
     """Figures by subscriber or stream: those with most anomalies first, then the largest."""
     size_of = {size.name: size for size in sizes}
     # Anomalies of a log have no subscriber, and unknown subscribers have no size.
@@ -187,7 +187,7 @@ def _lines(sizes: Sequence[_Size], groups: Sequence[_Group], key: Key) -> list[L
     for group in groups:
         anomalies.setdefault(getattr(group, key), Counter())[group.kind] += group.count
     lines = [
-        Line(
+        SubscriberFigures(
             name=name,
             expected=size_of[name].expected if name in size_of else 0,
             delivered=size_of[name].delivered if name in size_of else 0,

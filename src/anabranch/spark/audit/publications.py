@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.archive.past import Past
+from anabranch.spark.archive.past import HistoricalRead
 from anabranch.spark.audit import finding_rows
 from anabranch.spark.audit.tables import ID, line_of, micros, name_of
 from anabranch.spark.audit.verdicts import findings_of
@@ -65,7 +65,7 @@ def read_history(spark: SparkSession, archive: Path | None, brokers: Options | N
     )
 
 
-def first_known(past: Past, stream: str) -> int:
+def first_known(past: HistoricalRead, stream: str) -> int:
     """The tick from which on the stream is complete."""
     part = past.parts[stream]
     spans = [span for span in (part.archived, part.logged) if span is not None]

@@ -40,7 +40,7 @@ from anabranch.spark.audit.finding_rows import (
     BUCKETS,
     BUCKETS_PER_DOUBLING,
     LATENCY,
-    Telling,
+    BlockRows,
     rows_of,
 )
 from anabranch.spark.audit.promises import Promises
@@ -77,7 +77,7 @@ class _Judge:
         base = block.number << at.BITS
         events, doubled = events_of(block)
         deliveries = deliveries_of(block)
-        rows = Telling(self._names, block.stream, base)
+        rows = BlockRows(self._names, block.stream, base)
         self._tell_deliveries(rows, events, deliveries)
         rows.doubled(doubled)
         rows.size(len(events.places))
@@ -93,7 +93,7 @@ class _Judge:
         buckets = np.flatnonzero(self._latencies)
         yield rows_of(LATENCY, len(buckets), tick=buckets, count=self._latencies[buckets])
 
-    def _tell_deliveries(self, rows: Telling, events: Events, deliveries: Deliveries) -> None:
+    def _tell_deliveries(self, rows: BlockRows, events: Events, deliveries: Deliveries) -> None:
         promises, base = self._promises, rows.base
         event_at = np.full(at.BLOCK_TICKS, -1, np.int32)
         event_at[events.places] = np.arange(len(events.places), dtype=np.int32)

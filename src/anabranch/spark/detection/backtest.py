@@ -20,15 +20,15 @@ from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.event import INT_MAX
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.spark.attribute_columns import AttributeColumn
-from anabranch.spark.detection.matches import Sheet, Some
-from anabranch.spark.detection.routing import Wish
+from anabranch.spark.detection.matches import FindingRows, Some
+from anabranch.spark.detection.routing import DetectionJob
 from anabranch.spark.detection.streaming import in_order, placed, timed
 
 #: Events between two advances of time.
 _STEP: Final = 512
 
 
-def backtest(wish: Wish, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:
+def backtest(wish: DetectionJob, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:
     """The function that Spark calls per bucket; Spark accepts only a plain function."""
     run = _Run(wish, names)
 
@@ -41,7 +41,7 @@ def backtest(wish: Wish, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]
 class _Run:
     """Detects patterns in one bucket after the other."""
 
-    def __init__(self, wish: Wish, names: Sequence[str]) -> None:
+    def __init__(self, wish: DetectionJob, names: Sequence[str]) -> None:
         self._wish = wish
         self._names = names
 
@@ -50,7 +50,7 @@ class _Run:
         wish, scheme = self._wish, self._scheme
         rows, timeless = timed(table)
         rows = in_order(rows)
-        sheet = Sheet(wish.pattern_id)
+        sheet = FindingRows(wish.pattern_id)
         sheet.add_timeless(timeless["stream"].to_pylist(), timeless["tick"].to_pylist())
         joined = [each for each in wish.columns if each.attribute in scheme.attributes]
         with _without_garbage_collection():
@@ -77,7 +77,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _detect(
-    scheme: PatternScheme, events: Sequence[PlacedEvent], parts: Sequence[int], sheet: Sheet
+    scheme: PatternScheme, events: Sequence[PlacedEvent], parts: Sequence[int], sheet: FindingRows
 ) -> None:
     detector = Detector(scheme)
     take, lateness_ns = detector.take_known, scheme.pattern.lateness_ns

@@ -82,7 +82,7 @@ def _value(event: PlacedEvent | None, column: AttributeColumn) -> Value | None:
     return value if type(value) is _PYTHON[column.kind] else None
 
 
-class Sheet:
+class FindingRows:
     """Collects findings. See the top of this module."""
 
     def __init__(self, pattern_id: str) -> None:

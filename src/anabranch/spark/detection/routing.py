@@ -57,7 +57,7 @@ _COPY: Final = "_copy"
 _LOGGED: Final = "loggedAt"
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DetectionJob(msgspec.Struct, frozen=True):
     """The detection job; Spark sends it to tasks."""
 
     pattern: str
@@ -101,7 +101,7 @@ class Routing:
         self._key = shared_key(scheme)
         self.buckets = 1 if self._key is None else buckets
 
-    def wish(self) -> Wish:
+    def wish(self) -> DetectionJob:
         """The detection job for tasks."""
         sent = tuple(
             msgspec.structs.replace(each, column=f"_{place}")
@@ -109,7 +109,7 @@ class Routing:
         )
         scheme = self._scheme
         matches_max = scheme.limits.pattern_matches_max
-        return Wish(scheme.text, scheme.pattern_id, self.buckets, sent, matches_max)
+        return DetectionJob(scheme.text, scheme.pattern_id, self.buckets, sent, matches_max)
 
     def wanted(self) -> DataFrame:
         """The events that match a part, routed."""

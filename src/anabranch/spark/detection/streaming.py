@@ -41,8 +41,8 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.spark.attribute_columns import AttributeColumn
-from anabranch.spark.detection.matches import Sheet, from_dictionaries
-from anabranch.spark.detection.routing import Wish
+from anabranch.spark.detection.matches import FindingRows, from_dictionaries
+from anabranch.spark.detection.routing import DetectionJob
 from anabranch.spark.interleave import read, written
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ _CLOCK: Final = pa.timestamp("us", tz="UTC")
 Batches = Iterator[pa.RecordBatch]
 
 
-def followed(routed: DataFrame, wish: Wish, names: Sequence[str], schema: StructType) -> DataFrame:
+def followed(
+    routed: DataFrame, wish: DetectionJob, names: Sequence[str], schema: StructType
+) -> DataFrame:
     """Findings in a stream of routed rows."""
     sent = routed.mapInArrow(_send, _SENT).withWatermark("clock", "0 seconds")
     found = sent.groupBy("bucket").applyInPandasWithState(
@@ -167,7 +169,7 @@ def _unpack(batches: Batches) -> Batches:
 class _BucketTask:
     """Function that Spark calls for a bucket that has rows or a due timer."""
 
-    def __init__(self, wish: Wish, names: Sequence[str]) -> None:
+    def __init__(self, wish: DetectionJob, names: Sequence[str]) -> None:
         self._wish = wish
         self._names = names
 
@@ -180,7 +182,7 @@ class _BucketTask:
         pieces = [piece for frame in frames for piece in frame["piece"] if piece is not None]
         watermark_ms = state.getCurrentWatermarkMs()
         detector = self._detector(state)
-        sheet = Sheet(self._wish.pattern_id)
+        sheet = FindingRows(self._wish.pattern_id)
         if watermark_ms > 0:
             sheet.add(detector.advance(watermark_ms * _MS_NS))
         if pieces:
@@ -208,7 +210,7 @@ class _BucketTask:
             )
         return restored(self._scheme, bytes(data))
 
-    def _take(self, detector: Detector, table: pa.Table, sheet: Sheet) -> None:
+    def _take(self, detector: Detector, table: pa.Table, sheet: FindingRows) -> None:
         rows, timeless = timed(table)
         sheet.add_timeless(timeless["stream"].to_pylist(), timeless["tick"].to_pylist())
         rows = in_order(rows)

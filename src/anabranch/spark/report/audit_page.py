@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from anabranch.spark.audit.finding_rows import KINDS
-from anabranch.spark.audit.findings import Hour, Line, Report
+from anabranch.spark.audit.findings import Hour, Report, SubscriberFigures
 from anabranch.spark.report import plots
 from anabranch.spark.report.page import Cell, Page
 
@@ -72,7 +72,7 @@ def _per_hour(hours: Sequence[Hour]) -> tuple[list[datetime], dict[str, list[flo
     return begins, {kind: [float(hour.anomalies.get(kind, 0)) for hour in hours] for kind in KINDS}
 
 
-def _by_kind(lines: Iterable[Line]) -> dict[str, list[float]]:
+def _by_kind(lines: Iterable[SubscriberFigures]) -> dict[str, list[float]]:
     return {kind: [float(line.anomalies.get(kind, 0)) for line in lines] for kind in KINDS}
 
 
@@ -80,7 +80,7 @@ def _remark_on(report: Report, shown: int) -> str:
     return f"The {shown} worst of {report.subscribers_in_all:,}." if shown == _BARS_MAX else ""
 
 
-def _name(line: Line) -> str:
+def _name(line: SubscriberFigures) -> str:
     return line.name or "(logs)"
 
 
@@ -105,6 +105,6 @@ def _tables(page: Page, report: Report) -> None:
     page.table("Terms", ("term", "meaning"), _MEANINGS)
 
 
-def _row(line: Line) -> list[Cell]:
+def _row(line: SubscriberFigures) -> list[Cell]:
     anomalies: list[Cell] = [line.anomalies.get(kind) for kind in KINDS]
     return [_name(line), line.expected, line.delivered, *anomalies]

@@ -48,7 +48,7 @@ class StateError(LocalError):
     """A directory that cannot be used."""
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class StateFile(msgspec.Struct, frozen=True, kw_only=True):
     """Content of `state.json`."""
 
     format: int = FORMAT
@@ -173,7 +173,7 @@ class State:
     def _replace(
         self, *, generations: Sequence[str], through: Mapping[str, int], paired: Sequence[str]
     ) -> None:
-        self.known = Known(
+        self.known = StateFile(
             generations=tuple(generations),
             through=dict(through),
             paired=tuple(paired),
@@ -188,15 +188,15 @@ class State:
         fresh.replace(self.directory / _FILE)
 
 
-def _read(directory: Path) -> Known:
+def _read(directory: Path) -> StateFile:
     path = directory / _FILE
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=Known)
+        known = msgspec.json.decode(path.read_bytes(), type=StateFile)
     except FileNotFoundError:
         names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
         if not all(name.isdecimal() or name == _LOCK for name in names):
             raise StateError(f"{directory} contains something other than statistics") from None
-        return Known()
+        return StateFile()
     except (OSError, msgspec.DecodeError) as error:
         raise StateError(f"{path} cannot be read: {error}") from error
     if known.format != FORMAT:

@@ -2,7 +2,7 @@
 
 from anabranch.core.patterns.detector import Detector, StepResult
 from anabranch.core.patterns.detector_state import packed, restored
-from anabranch.core.patterns.event_store import KeptBytes, size_of
+from anabranch.core.patterns.event_store import ByteBudget, size_of
 from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.model.pattern.match import PlacedEvent
 from anabranch.model.pattern.pattern import Pattern
@@ -20,7 +20,7 @@ def refused(findings: StepResult) -> bool:
 
 
 def test_what_a_detector_keeps_is_counted_and_given_back_with_time() -> None:
-    room = KeptBytes(1_000_000)
+    room = ByteBudget(1_000_000)
     detector = Detector(SCHEME, room=room)
     for tick in range(1, 11):
         detector.take(event(tick, tick))
@@ -30,7 +30,7 @@ def test_what_a_detector_keeps_is_counted_and_given_back_with_time() -> None:
 
 
 def test_large_events_are_refused_long_before_they_are_many() -> None:
-    room = KeptBytes(1_000_000)
+    room = ByteBudget(1_000_000)
     detector = Detector(SCHEME, room=room)
     found = [detector.take(event(tick)) for tick in range(1, 200)]
     assert not refused(found[0])
@@ -40,7 +40,7 @@ def test_large_events_are_refused_long_before_they_are_many() -> None:
 
 
 def test_a_detector_that_keeps_little_goes_on_when_another_keeps_much() -> None:
-    room = KeptBytes(1_000_000)
+    room = ByteBudget(1_000_000)
     greedy, modest = Detector(SCHEME, room=room), Detector(SCHEME, room=room)
     for tick in range(1, 200):
         greedy.take(event(tick))
@@ -50,7 +50,7 @@ def test_a_detector_that_keeps_little_goes_on_when_another_keeps_much() -> None:
 
 
 def test_a_detector_that_is_closed_gives_everything_back() -> None:
-    room = KeptBytes(1_000_000)
+    room = ByteBudget(1_000_000)
     detector, other = Detector(SCHEME, room=room), Detector(SCHEME, room=room)
     for tick in range(1, 200):
         detector.take(event(tick))

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
-from anabranch.core.patterns.join_points.join_point import Turns
+from anabranch.core.patterns.join_points.join_point import FairQueue
 from anabranch.core.patterns.join_points.records import ReadPattern
 from anabranch.core.patterns.join_points.registry import JoinPointState, Then, why_too_many
 from anabranch.model.client_frames import (
@@ -101,7 +101,7 @@ class PatternDrops:
         self._number = state.outlook.life
         self._waiting: dict[int, _PendingDrop] = {}
         #: When each pattern expires.
-        self._expiry = Turns()
+        self._expiry = FairQueue()
 
     # -- clients ----------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ from collections.abc import Container, Iterable, Mapping
 
 from anabranch.core.options import Options
 from anabranch.core.patterns.detector import Detector, StepResult
-from anabranch.core.patterns.event_store import KeptBytes
-from anabranch.core.patterns.join_points.records import JoinPointSurroundings
+from anabranch.core.patterns.event_store import ByteBudget
+from anabranch.core.patterns.join_points.records import BrokerQueries
 from anabranch.core.patterns.plan import StepAllowance
 from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import DeliverToApplication
@@ -115,7 +115,7 @@ class PatternDetection:
         scheme: PatternScheme,
         limits: Limits,
         allowance: StepAllowance,
-        room: KeptBytes,
+        room: ByteBudget,
     ) -> None:
         self.counters = DetectionCounters()
         self.starts: dict[str, Start] = dict(record.starts)
@@ -389,7 +389,7 @@ class DetectionClock:
     def __init__(
         self,
         subscription: str,
-        outlook: JoinPointSurroundings,
+        outlook: BrokerQueries,
         detection: PatternDetection,
         options: Options,
     ) -> None:

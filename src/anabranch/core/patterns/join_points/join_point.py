@@ -45,14 +45,14 @@ from anabranch.core.part_requests import (
     JoinPointFull,
     PartRequest,
 )
-from anabranch.core.patterns.event_store import KeptBytes
+from anabranch.core.patterns.event_store import ByteBudget
 from anabranch.core.patterns.join_points.detection import (
     DetectionClock,
     DetectionCounters,
     PatternDetection,
 )
 from anabranch.core.patterns.join_points.records import (
-    JoinPointSurroundings,
+    BrokerQueries,
     ReadPattern,
     name_of,
 )
@@ -90,7 +90,7 @@ EVENT_TRIES = 50
 PUBLISH_TRIES = 400
 
 
-class RateBucket:
+class TokenBucket:
     """A token bucket: a rate per second, with a burst of one second."""
 
     __slots__ = ("_at", "_level", "_per_s")
@@ -147,15 +147,15 @@ class Pace:
         self.allowance = StepAllowance(options.pattern_step_tries)
         self._per_s = options.pattern_client_matches_per_s
         #: Client → its token bucket.
-        self._clients: dict[str, RateBucket] = {}
+        self._clients: dict[str, TokenBucket] = {}
 
-    def of_client(self, now: float, client: str) -> RateBucket:
+    def of_client(self, now: float, client: str) -> TokenBucket:
         """The token bucket that all patterns of a client share."""
         bucket = self._clients.get(client)
         if bucket is None:
             for name in [name for name, each in self._clients.items() if each.is_full(now)]:
                 del self._clients[name]
-            bucket = self._clients[client] = RateBucket(now, self._per_s)
+            bucket = self._clients[client] = TokenBucket(now, self._per_s)
         return bucket
 
 
@@ -179,11 +179,11 @@ class JoinPoint:
         record: PointRecord,
         pattern: ReadPattern,
         session: int,
-        outlook: JoinPointSurroundings,
+        outlook: BrokerQueries,
         options: Options,
         limits: Limits,
         pace: Pace,
-        room: KeptBytes,
+        room: ByteBudget,
     ) -> None:
         self.record = record
         self.session = session
@@ -220,7 +220,7 @@ class JoinPoint:
         self._now = 0.0
         self._look_at = 0.0
         self._save_at = 0.0
-        self._rate = RateBucket(0.0, options.pattern_matches_per_s)
+        self._rate = TokenBucket(0.0, options.pattern_matches_per_s)
         self._out: list[PartRequest] = []
 
     # -- questions --------------------------------------------------------------------------------
@@ -532,7 +532,7 @@ class JoinPoint:
 _STALE_MAX = 64
 
 
-class Agenda:
+class TimerQueue:
     """A timer queue: deadlines by key, without scanning all keys.
 
     A heap in which a key may occur several times; only its earliest time counts, and later entries
@@ -583,7 +583,7 @@ class Agenda:
         return self._heap[0][0] if self._heap else None
 
 
-class Turns:
+class FairQueue:
     """A fair queue for something that only one key can have at a time.
 
     Each key has a time from which on it wants a turn. Among the keys that are due, the one that has
@@ -598,7 +598,7 @@ class Turns:
     def __init__(self) -> None:
         #: Key → when it wants a turn.
         self._at: dict[str, float] = {}
-        self._agenda = Agenda()
+        self._agenda = TimerQueue()
         #: Keys that wait for a turn, in order.
         self._due: dict[str, None] = {}
 

@@ -37,7 +37,7 @@ from anabranch.core.patterns.join_points.join_point import JoinPoint
 from anabranch.core.patterns.join_points.moves import JoinPointDeparture, JoinPointMoves
 from anabranch.core.patterns.join_points.placement import PlacementReview
 from anabranch.core.patterns.join_points.records import (
-    JoinPointSurroundings,
+    BrokerQueries,
     ReadPattern,
     StoredJoinPoint,
 )
@@ -66,7 +66,7 @@ class JoinPoints:
 
     def __init__(
         self,
-        outlook: JoinPointSurroundings,
+        outlook: BrokerQueries,
         options: Options,
         limits: Limits,
         recovered: Recovered,

@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Note, earliest
 from anabranch.core.part_requests import CarryTo
-from anabranch.core.patterns.join_points.join_point import JoinPoint, Turns
+from anabranch.core.patterns.join_points.join_point import FairQueue, JoinPoint
 from anabranch.core.patterns.join_points.moves import JoinPointMoves
 from anabranch.core.patterns.join_points.placement_cost import (
     BrokerBusyness,
@@ -248,7 +248,7 @@ class PlacementReview:
         self._distances = NetworkDistances(state.outlook.network)
         self._number = 0
         #: When to review which pattern.
-        self._turns = Turns()
+        self._turns = FairQueue()
         self._tallies = TrafficTallies()
         #: Id → events per second that it causes here, at the last review.
         self._load_of: dict[str, float] = {}

@@ -13,7 +13,7 @@ that do not pass are set aside (`catalog_recovery`).
 A join point subscribes to the events that its parts match and to its own notifications, which tell
 it after a crash or a move what not to report again.
 
-`PlacementFacts` and `JoinPointSurroundings` are the queries of join points to routing and to the
+`PlacementFacts` and `BrokerQueries` are the queries of join points to routing and to the
 broker. They change nothing; effects are returned (`core.part_requests`).
 
 State: see above.
@@ -247,7 +247,7 @@ class PlacementFacts(Protocol):
 Reach = Mapping[str, tuple[int, int]]
 
 
-class JoinPointSurroundings(NamedTuple):
+class BrokerQueries(NamedTuple):
     """The broker around a join point, as far as the join point needs it."""
 
     name: str

@@ -12,12 +12,12 @@ from anabranch.core.contract import Recovered
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.part_requests import PartRequest, RequestSync
-from anabranch.core.patterns.event_store import KeptBytes
+from anabranch.core.patterns.event_store import ByteBudget
 from anabranch.core.patterns.join_points.detection import DetectionCounters
-from anabranch.core.patterns.join_points.join_point import Agenda, JoinPoint, Pace
+from anabranch.core.patterns.join_points.join_point import JoinPoint, Pace, TimerQueue
 from anabranch.core.patterns.join_points.records import (
+    BrokerQueries,
     GoneJoinPoint,
-    JoinPointSurroundings,
     ReadPattern,
     StoredJoinPoint,
     check_record,
@@ -39,7 +39,7 @@ class JoinPointState:
 
     def __init__(
         self,
-        outlook: JoinPointSurroundings,
+        outlook: BrokerQueries,
         options: Options,
         limits: Limits,
         recovered: Recovered,
@@ -59,7 +59,7 @@ class JoinPointState:
         self.points: dict[str, JoinPoint] = {}
         self.sessions: dict[int, JoinPoint] = {}
         #: Deadlines of active join points.
-        self.agenda = Agenda()
+        self.agenda = TimerQueue()
         #: Id → when to restart it.
         self.start_at: dict[str, float] = {}
         #: Counts of join points that are no longer active, since the broker started.
@@ -69,7 +69,7 @@ class JoinPointState:
         #: Id → parsed pattern.
         self._patterns = {key: each.pattern for key, each in stored.items()}
         #: Bytes that all detectors keep.
-        self.room = KeptBytes(detectors_bytes_max(limits))
+        self.room = ByteBudget(detectors_bytes_max(limits))
         self._session = 0
         self._ticket = 0
         self._tickets: dict[int, Then] = {}

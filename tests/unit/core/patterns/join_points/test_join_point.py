@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from anabranch.core import contract
 from anabranch.core.options import Options
-from anabranch.core.patterns.join_points.join_point import PUBLISH_TRIES, Pace, RateBucket
+from anabranch.core.patterns.join_points.join_point import PUBLISH_TRIES, Pace, TokenBucket
 from anabranch.model.limits import Limits
 from tests.point_parts import OPTIONS, Stage, User
 
@@ -50,7 +50,7 @@ def matches_of(events: int, matches_max: int) -> int:
 
 
 def test_bucket_allows_a_second_at_once_and_then_its_rate() -> None:
-    bucket = RateBucket(10.0, 4)
+    bucket = TokenBucket(10.0, 4)
     for _ in range(4):
         assert bucket.ready_at(10.0) == 10.0
         bucket.take()

@@ -1,10 +1,10 @@
 """Turns: who waits longest is next, and nothing is left of who waits no more."""
 
-from anabranch.core.patterns.join_points.join_point import Agenda, Turns
+from anabranch.core.patterns.join_points.join_point import FairQueue, TimerQueue
 
 
 def test_who_waits_longest_is_next_though_others_want_one_again() -> None:
-    turns = Turns()
+    turns = FairQueue()
     for number in range(5):
         turns.wants(f"p{number}", number)
     taken = []
@@ -17,7 +17,7 @@ def test_who_waits_longest_is_next_though_others_want_one_again() -> None:
 
 
 def test_the_last_time_that_was_said_counts() -> None:
-    turns = Turns()
+    turns = FairQueue()
     turns.wants("a", 1.0)
     turns.wants("a", 5.0)
     turns.wants("b", 7.0)
@@ -33,7 +33,7 @@ def test_the_last_time_that_was_said_counts() -> None:
 
 
 def test_one_that_waits_may_want_it_later_or_no_more() -> None:
-    turns = Turns()
+    turns = FairQueue()
     for key in ("a", "b", "c"):
         turns.wants(key, 1.0)
     assert turns.take(2.0) == "a"
@@ -44,7 +44,7 @@ def test_one_that_waits_may_want_it_later_or_no_more() -> None:
 
 
 def test_keys_that_were_taken_off_leave_nothing_behind() -> None:
-    agenda = Agenda()
+    agenda = TimerQueue()
     agenda.add("stays", 2e9)
     for number in range(10_000):
         agenda.add(f"p{number}", 1e9 + number)
