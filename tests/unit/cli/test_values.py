@@ -99,7 +99,7 @@ def test_what_is_no_attribute_is_refused(argument: str) -> None:
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(CommandError, match="'n' is given twice"):
+    with pytest.raises(CommandError, match="duplicate attribute 'n'"):
         attributes_of(["n=1", "m=1", "n=2"], {})
 
 

@@ -87,7 +87,7 @@ def test_a_frame_has_room_in_what_clients_may_hold() -> None:
 
 def test_staging_has_room_in_its_share_of_the_memory() -> None:
     wish = "[options]\nstage_bytes_max = 200_000_000\n"
-    with pytest.raises(ConfigError, match="more than staging's quarter of memory_bytes_max"):
+    with pytest.raises(ConfigError, match="exceed the quarter of memory_bytes_max"):
         loads(f"{HEAD}{wish}", PATH)
     file = loads(f"{HEAD}{wish}[limits]\nmemory_bytes_max = 800_000_000\n", PATH)
     assert file.options.stage_bytes_max == 200_000_000
