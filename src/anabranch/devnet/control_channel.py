@@ -1,18 +1,18 @@
-"""Errands: how another process asks a running `anabranch up` to change its network.
+"""The control channel of `anabranch up`: change requests from other processes, through files.
 
-Both know the directory of the network, and nothing else of each other. In its folder `errands`,
+The two processes share only the directory of the network. Its subdirectory `errands` holds
 
-    NUMBER.errand    what is wanted; it is there whole, and is taken away by whoever sees to it
-    NUMBER.answer    one line of JSON for each thing that was said about it; the last one ends it
+    NUMBER.errand    a request, written atomically; the network deletes it when it takes it
+    NUMBER.answer    one JSON line per progress message; the last one ends the answer
 
-Rules:
+Rules
 
-1. An errand that nobody takes within `TAKEN_WITHIN_S` is withdrawn: no network runs there.
-2. Errands are seen to one after the other, as they came. Those that were there before the network
-   was started are thrown away; who left them has been told that nobody came.
-3. What cannot be done is an answer with the reason, and changes nothing about the next errand.
+1. A request that is not taken within `TAKEN_WITHIN_S` is withdrawn: no network runs there.
+2. Requests are processed one at a time, in order. Requests older than the start of the network are
+   discarded; their senders have already given up.
+3. A request that fails is answered with the reason and does not affect the next one.
 
-State: these files. An answer is deleted when it was read to its end.
+State: these files. The sender deletes an answer after reading it to its end.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from anabranch.model.errors import LocalError
 
 FOLDER = "errands"
 TAKEN_WITHIN_S = 5.0
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The network shall be this one."""
+    """A request to change the network."""
 
-    #: A network file, and where it stood.
+    #: The text of a network file, and its path.
     text: str
     path: str
     abandon: bool = False
@@ -43,7 +43,7 @@ class ChangeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangeProgress(msgspec.Struct, frozen=True):
-    """What came of it so far."""
+    """One message of an answer."""
 
     text: str
     is_over: bool = False
@@ -51,20 +51,20 @@ class ChangeProgress(msgspec.Struct, frozen=True):
 
 
 _json = msgspec.json.Encoder()
-_errands = msgspec.json.Decoder(ChangeRequest)
+_requests = msgspec.json.Decoder(ChangeRequest)
 _answers = msgspec.json.Decoder(ChangeProgress)
 
 
-def send(directory: Path, errand: ChangeRequest) -> Iterator[str]:
-    """Have it done, and tell what is said about it; `LocalError` if it cannot be done."""
+def send(directory: Path, request: ChangeRequest) -> Iterator[str]:
+    """Send a request and yield its progress messages; raises `LocalError` if it fails."""
     folder = directory / FOLDER
     if not directory.is_dir():
-        raise LocalError(f"{directory} is not there; give the directory of a running network")
+        raise LocalError(f"{directory} does not exist; give the directory of a running network")
     folder.mkdir(exist_ok=True)
-    request = folder / f"{time.time_ns():020}.errand"
-    answer = request.with_suffix(".answer")
-    save(request, _json.encode(errand).decode())
-    _wait_until_taken(directory, request)
+    path = folder / f"{time.time_ns():020}.errand"
+    answer = path.with_suffix(".answer")
+    save(path, _json.encode(request).decode())
+    _wait_until_taken(directory, path)
     read = 0
     while True:
         lines = answer.read_bytes().splitlines(keepends=True) if answer.exists() else []
@@ -72,65 +72,67 @@ def send(directory: Path, errand: ChangeRequest) -> Iterator[str]:
             if not line.endswith(b"\n"):
                 break
             read += 1
-            said = _answers.decode(line)
-            if said.is_over:
+            progress = _answers.decode(line)
+            if progress.is_over:
                 answer.unlink()
-                if said.has_failed:
-                    raise LocalError(said.text)
+                if progress.has_failed:
+                    raise LocalError(progress.text)
                 return
-            yield said.text
-        time.sleep(_LOOK_S)
+            yield progress.text
+        time.sleep(_POLL_S)
 
 
-def _wait_until_taken(directory: Path, request: Path) -> None:
+def _wait_until_taken(directory: Path, path: Path) -> None:
     deadline = time.monotonic() + TAKEN_WITHIN_S
-    while request.exists():
+    while path.exists():
         if time.monotonic() >= deadline:
-            request.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise LocalError(
-                f"nobody runs the network in {directory}; start it with `anabranch up`, or, where"
-                " brokers are started one by one, give them the file and send each SIGHUP"
+                f"the network in {directory} is not running; start it with `anabranch up`, or, if"
+                " its brokers are started one by one, give them the file and send each SIGHUP"
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 async def serve(network: LocalNetwork) -> None:
-    """See to errands until this is cancelled."""
+    """Process requests until cancelled."""
     folder = network.directory / FOLDER
-    for old in _waiting(folder):
+    for old in _pending(folder):
         _take(old)
     while True:
-        for request in _waiting(folder):
-            await _see_to(network, request)
-        await asyncio.sleep(_LOOK_S)
+        for path in _pending(folder):
+            await _process(network, path)
+        await asyncio.sleep(_POLL_S)
 
 
-def _waiting(folder: Path) -> list[Path]:
+def _pending(folder: Path) -> list[Path]:
     return sorted(folder.glob("[0-9]*.errand"))
 
 
-def _take(request: Path) -> ChangeRequest | None:
+def _take(path: Path) -> ChangeRequest | None:
     try:
-        data = request.read_bytes()
-        request.unlink()
-        return _errands.decode(data)
+        data = path.read_bytes()
+        path.unlink()
+        return _requests.decode(data)
     except (FileNotFoundError, msgspec.DecodeError):
-        # Withdrawn, or not of this version; then who waits for the answer is told nothing.
+        # Withdrawn, or written by another version; the sender gets no answer.
         return None
 
 
-async def _see_to(network: LocalNetwork, request: Path) -> None:
-    errand = _take(request)
-    if errand is None:
+async def _process(network: LocalNetwork, path: Path) -> None:
+    request = _take(path)
+    if request is None:
         return
-    with request.with_suffix(".answer").open("ab", buffering=0) as answer:
+    with path.with_suffix(".answer").open("ab", buffering=0) as answer:
 
         def tell(text: str, *, is_over: bool = False, has_failed: bool = False) -> None:
             answer.write(_json.encode(ChangeProgress(text, is_over, has_failed)) + b"\n")
 
         try:
-            file = loads(errand.text, Path(errand.path))
-            await change(network, file, tell=tell, abandon=errand.abandon, within_s=errand.within_s)
+            file = loads(request.text, Path(request.path))
+            await change(
+                network, file, tell=tell, abandon=request.abandon, within_s=request.within_s
+            )
         except (LocalError, OSError, msgspec.DecodeError) as error:
             tell(str(error), is_over=True, has_failed=True)
         else:
