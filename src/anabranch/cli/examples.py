@@ -33,6 +33,7 @@ EXAMPLES = {
     "filter check": "\"symbol = 'IBM' AND price < 22\"",
     "filter match": '"price > 50" < events.jsonl',
     "filter covers": '"price > 10" "price > 20"',
+    "pipeline archive write": "--network network.toml --to archive",
 }
 
 

@@ -89,11 +89,11 @@ def protection(file: NetworkFile) -> str:
     """Encryption of connections and authentication of brokers."""
     secret = ""
     if file.secret_file is not None:
-        secret = f"; brokers authenticate with the secret in {file.secret_file.name}"
+        secret = f"; links use the secret in {file.secret_file.name}"
     elif file.tls is None and len(file.brokers) > 1:
-        secret = "; brokers do not authenticate each other"
+        secret = "; brokers are not authenticated"
     if file.tls is not None:
-        return f"connections: TLS 1.3, brokers authenticate with certificates{secret}"
+        return f"connections: TLS 1.3 with broker certificates{secret}"
     if all(broker.is_local for broker in file.brokers.values()):
         return f"connections: plaintext, on this machine only{secret}"
     plain = "connections: plaintext between machines, open to anybody on the path"

@@ -279,10 +279,7 @@ def _problems(asked: Asked) -> list[str]:
         lines.append(f"{name}: no route to {', '.join(status.mesh.lost)}; searching")
     loops = status.routing_counters.get("hop_bound_fired", 0)
     if loops:
-        lines.append(
-            f"{name}: {loops} copies of events were dropped at the hop limit: a routing loop,"
-            " please report this bug"
-        )
+        lines.append(f"{name}: {loops} copies of events looped (hop limit); please report this bug")
     patterns = status.patterns
     if patterns is not None and patterns.left_out:
         lines.append(

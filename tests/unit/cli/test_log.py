@@ -159,7 +159,7 @@ def test_cat_works_while_the_broker_runs_and_on_a_plain_copy(state: Path) -> Non
 
 def test_cat_refuses_what_cannot_be(state: Path) -> None:
     both = run("cat", state, "--from", "1", "--since", "1h")
-    assert "one of the two" in error_of(both)
+    assert "mutually exclusive" in error_of(both)
     assert "invalid time 'soon'" in error_of(run("cat", state, "--since", "soon"))
     assert "at position" in error_of(run("cat", state, "--where", "price >"))
 
@@ -218,7 +218,7 @@ def test_cat_says_nothing_about_damage_behind_what_it_was_asked_for(state: Path)
 def test_a_log_of_one_segment_is_told_in_the_singular(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "s", network="net", broker="b", listener=Ears())
     store.close()
-    assert run("verify", tmp_path / "s").stdout.startswith("good: 1 segment, 0 records, no tick, ")
+    assert run("verify", tmp_path / "s").stdout.startswith("good: 1 segment, 0 records, no ticks, ")
 
 
 def test_verify_names_the_exact_place_of_damage_with_exit_code_1(state: Path) -> None:

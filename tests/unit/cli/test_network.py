@@ -111,7 +111,7 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     path.write_text("precious")
     done = runner.invoke(app, ["network", "new", "pair", "--out", str(path)])
     assert done.exit_code == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert path.read_text() == "precious"
 
 
@@ -348,7 +348,7 @@ def test_commands_change_the_links_and_brokers_of_a_mesh(tmp_path: Path) -> None
     ("words", "complaint"),
     [
         (["add-link", "a", "x"], "unknown broker 'x'"),
-        (["add-link", "a", "b"], "there is a link between 'a' and 'b' already"),
+        (["add-link", "a", "b"], "'a' and 'b' are already linked"),
         (
             ["remove-link", "d", "c"],
             "split the network: d would be cut off from a, b, c; add another",

@@ -65,7 +65,7 @@ def test_matches_of_a_defined_pattern_are_lines_of_json_or_for_people(
         ended = invoke("sub", where, "--matches", "rise", "--durable", form, "--unsubscribe")
         assert ended.exit_code == 0, ended.output
     dropped = invoke("pattern", "drop", where, "rise")
-    assert (dropped.exit_code, dropped.stdout) == (0, "pattern 'rise' is dropped\n")
+    assert (dropped.exit_code, dropped.stdout) == (0, "dropped pattern 'rise'\n")
 
 
 def test_a_pattern_is_detected_while_sub_runs(network: anabranch.Embedded) -> None:
@@ -175,8 +175,8 @@ def test_list_asks_all_brokers_and_says_who_is_silent(tmp_path: Path) -> None:
                 rows = [line.split() for line in shown.stdout.splitlines()]
                 assert rows[0][:3] == ["pattern", "at", "state"]
                 assert [row[:3] for row in rows[1:]] == [
-                    ["once", "a", "detects"],
-                    ["rise", "a", "detects"],
+                    ["once", "a", "active"],
+                    ["rise", "a", "active"],
                 ]
                 silent = ("pattern", "list", "--json", *ports, "127.0.0.1:1")
                 told = await asyncio.to_thread(invoke, *silent)

@@ -82,15 +82,15 @@ def test_the_command_to_repeat_a_seed_has_everything_that_was_asked_for() -> Non
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--faults", "kill,quake"], "no kind of fault 'quake'; there are kill, kill-site,"),
+        (["--faults", "kill,quake"], "unknown kind of fault 'quake'; choose from kill, kill-site,"),
         (["--faults", "kill=often"], "has 'often'; give it a number"),
         (["--faults", "kill=-1"], "has '-1'; give it a number from 0 to 100"),
         (["--faults", "repeat=2"], "a number from 0 to 1,"),
         (["--faults", "kill,kill"], "there twice"),
-        (["--faults", "none,kill"], "no kind of fault 'none'"),
+        (["--faults", "none,kill"], "unknown kind of fault 'none'"),
         (["--seeds", "5..x"], "invalid range of seeds"),
         (["--seeds", "9..3"], "invalid range of seeds"),
-        (["--plant", "nonsense"], "no mutant 'nonsense'"),
+        (["--plant", "nonsense"], "unknown mutant 'nonsense'"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments: list[str], complaint: str) -> None:

@@ -236,7 +236,7 @@ def test_lost_trees_and_copies_in_circles_are_to_be_looked_at() -> None:
     shown = lines(*picture(asked(lost), 80))
     assert any("trees=14 (3 lost)" in line for line in shown)
     assert "  a: no route to e1, e2; searching" in shown
-    assert "  a: 2 copies of events went in circles, which is a mistake of ours" in shown
+    assert "  a: 2 copies of events looped (hop limit); please report this bug" in shown
 
 
 def test_of_brokers_that_route_by_a_tree_nothing_of_a_mesh_is_shown() -> None:

@@ -81,7 +81,9 @@ def test_a_frame_has_room_in_what_clients_may_hold() -> None:
     with pytest.raises(ConfigError, match="at least eight times frame_bytes_max"):
         loads(text, PATH)
     text = f"{HEAD}[limits]\nframe_bytes_max = 100_000_000\n"
-    with pytest.raises(ConfigError, match=r"limits\.frame_bytes_max: clients may hold 67108864"):
+    with pytest.raises(
+        ConfigError, match=r"limits\.frame_bytes_max: clients together may use 67108864"
+    ):
         loads(text, PATH)
 
 

@@ -93,8 +93,11 @@ def test_what_goes_is_gone_and_an_edge_is_remembered() -> None:
         (lambda f: editing.add_relay(f, "r3", "cor", At()), "unknown site 'cor'"),
         (lambda f: editing.add_relay(f, "r3", "e1", At()), "client site"),
         (lambda f: editing.add_relay(f, "no name", "core", At()), "invalid name"),
-        (lambda f: editing.add_relay(f, "r3", "core", At(links=4101)), "4101 is taken"),
-        (lambda f: editing.add_relay(f, "r3", "core", At(host="10.0.0.1")), "no TLS"),
+        (lambda f: editing.add_relay(f, "r3", "core", At(links=4101)), "4101 is already used"),
+        (
+            lambda f: editing.add_relay(f, "r3", "core", At(host="10.0.0.1")),
+            "TLS is not configured",
+        ),
         (lambda f: editing.add_edge(f, "e1", "core", At()), "already"),
         (lambda f: editing.add_site(f, "core", ["x"], ["e1"], At()), "already"),
         (lambda f: editing.remove_site(f, "core"), "joined to one tree"),
@@ -146,7 +149,7 @@ def test_brokers_come_to_a_mesh_with_their_links_and_take_them_along() -> None:
     ("change", "expected"),
     [
         (lambda f: editing.add_link(f, "a", "x"), "unknown broker 'x'"),
-        (lambda f: editing.add_link(f, "c", "b"), "a link between 'c' and 'b' already"),
+        (lambda f: editing.add_link(f, "c", "b"), "'c' and 'b' are already linked"),
         (lambda f: editing.add_link(f, "a", "a"), "link to itself"),
         (lambda f: editing.remove_link(f, "x", "a"), "unknown broker 'x'"),
         (
@@ -157,13 +160,16 @@ def test_brokers_come_to_a_mesh_with_their_links_and_take_them_along() -> None:
             lambda f: editing.remove_link(f, "d", "c"),
             "split the network: d would be cut off from a, b, c",
         ),
-        (lambda f: editing.remove_broker(f, "c"), "apart: a, b | d; add links"),
+        (lambda f: editing.remove_broker(f, "c"), "split the network: a, b | d; add links"),
         (lambda f: editing.add_linked(f, "a", ["b"], At()), "already"),
         (lambda f: editing.add_linked(f, "e", [], At()), "'e' needs a link"),
         (lambda f: editing.add_linked(f, "e", ["x"], At()), "unknown broker 'x'"),
-        (lambda f: editing.add_linked(f, "e", ["a", "a"], At()), "'a' is named twice"),
+        (lambda f: editing.add_linked(f, "e", ["a", "a"], At()), "duplicate link to 'a'"),
         (lambda f: editing.add_linked(f, "no name", ["a"], At()), "invalid name"),
-        (lambda f: editing.add_edge(f, "e", "a", At()), "a mesh and has no sites; say which"),
+        (
+            lambda f: editing.add_edge(f, "e", "a", At()),
+            "a mesh and has no sites; give the brokers",
+        ),
         (lambda f: editing.add_relay(f, "e", "a", At()), "a mesh and has no sites"),
         (lambda f: editing.add_site(f, "s", ["e"], ["a"], At()), "a mesh and has no sites"),
         (lambda f: editing.remove_site(f, "a"), "a mesh and has no sites; remove brokers"),
@@ -193,7 +199,7 @@ def test_links_of_trees_stay_as_they_are() -> None:
 
 def test_a_mesh_that_is_routed_as_a_tree_gets_no_cycle() -> None:
     text = '[network]\nname = "p"\nrouting = "tree"\n[mesh]\nlinks = [["a", "b"], ["b", "c"]]\n'
-    with pytest.raises(ConfigError, match="tree routing needs a tree"):
+    with pytest.raises(ConfigError, match="tree routing requires a tree"):
         editing.add_link(file(text), "c", "a")
 
 

@@ -63,13 +63,16 @@ def test_mesh_routing_runs_on_trees_too(shape: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (RING + "[tree]\na = []\n", "9: tree: there is [mesh] too; describe"),
-        (RING + "[sites.x]\n", "9: sites: there is [mesh] too; describe"),
+        (RING + "[tree]\na = []\n", "9: tree: the file also has [mesh]; describe"),
+        (RING + "[sites.x]\n", "9: sites: the file also has [mesh]; describe"),
         (HEAD + "mesh = 3\n", "3: network.mesh: unknown key"),
         (HEAD + "[mesh]\n", "3: mesh.links: has no broker; write links"),
         (HEAD + "[mesh]\nlink = []\n", "4: mesh.link: unknown key; did you mean 'links'?"),
-        (HEAD + "[mesh]\nlinks = 'a'\n", "4: mesh.links: this is text; it must be an array of pa"),
-        (HEAD + "[mesh]\nlinks = ['a']\n", "4: mesh.links[0]: this is text; write two names"),
+        (
+            HEAD + "[mesh]\nlinks = 'a'\n",
+            "4: mesh.links: this is a string; it must be an array of pa",
+        ),
+        (HEAD + "[mesh]\nlinks = ['a']\n", "4: mesh.links[0]: this is a string; write two names"),
         (HEAD + "[mesh]\nlinks = [\n['a', 3]]\n", "5: mesh.links[0][1]: this is an integer; wri"),
         (HEAD + "[mesh]\nlinks = [['a']]\n", "4: mesh.links[0]: has 1 names; write t"),
         (
@@ -89,7 +92,7 @@ def test_mesh_routing_runs_on_trees_too(shape: str) -> None:
             RING.replace('"c", "a"', '"d", "e"'),
             "7: mesh.links[2]: d, e cannot be reached from 'a'; add a link between",
         ),
-        (RING + "relays = 'a'\n", "9: mesh.relays: this is text; it must be an array of names"),
+        (RING + "relays = 'a'\n", "9: mesh.relays: this is a string; it must be an array of names"),
         (RING + "relays = ['a', 'x']\n", "9: mesh.relays[1]: no link names broker 'x'; known"),
         (RING + "relays = ['a', 'a']\n", "9: mesh.relays[1]: duplicate relay 'a'"),
         (RING + "relays = ['a', 'b', 'c']\n", "9: mesh.relays: every broker is a relay, so no c"),
@@ -101,7 +104,7 @@ def test_mesh_routing_runs_on_trees_too(shape: str) -> None:
             RING.replace('"n"\n', '"n"\nrouting = "flood"\n'),
             "8: mesh.links[2]: closes a cycle: c – b – a – c; flood routing requires a tree: remov",
         ),
-        (RING + "[brokers.a]\n[brokers.b]\n", "6: mesh.links[1][1]: unknown broker 'c'"),
+        (RING + "[brokers.a]\n[brokers.b]\n", "6: mesh.links[1][1]: broker 'c' has no table"),
         (
             RING + "relays = ['b']\n[brokers.a]\n[brokers.b]\nclients = 1\n[brokers.c]\n",
             "12: brokers.b.clients: broker 'b' has no client site, so clients cannot connect to it",
