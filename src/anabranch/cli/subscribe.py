@@ -112,7 +112,7 @@ def sub(
         int | None, typer.Option(min=1, help="Maximum unacknowledged events.")
     ] = None,
     best_effort: Annotated[
-        bool, typer.Option("--best-effort", help="Skip delivery guarantees.")
+        bool, typer.Option("--best-effort", help="Receive events without guarantees.")
     ] = False,
     unsubscribe: Annotated[
         bool, typer.Option("--unsubscribe", help="Delete a durable subscription.")

@@ -229,10 +229,10 @@ def test_check_lists_the_links_of_a_mesh_and_whose_loss_cuts_off_whom(tmp_path: 
 4 brokers: 3 edges with clients; 1 relay
 4 links; 1 to 3 at each broker
 longest path: 2 hops: a – c – d
-connections: plaintext, on this machine only; brokers prove no secret
+connections: plaintext, on this machine only; brokers are not authenticated
 if one broker dies:
   c: splits the network: a b | d
-  an edge: its clients roam to another edge, if they know one
+  an edge: its clients roam to another edge, if they have its address
 if one link is lost:
   c – d: splits the network: a b | d
 

@@ -7,8 +7,8 @@ attributes are left to `reading`. Rules:
 1. No byte outside the event is read, for any content.
 2. An event is *plain* if `decode_envelope` would take it for sure: a whole id, texts of printable
    ASCII that are together no longer than one may be, all of control information and no
-   destinations, lengths within the limits, nothing behind. Anything that is not plain is left to Python,
-   and so is what is wrong.
+   destinations, lengths within the limits, nothing behind. Any other event, and any invalid one, is
+   left to Python.
 3. A plain event is *free* if it limits neither its life nor its way: then there is nothing in its
    header that decides who gets it.
 
