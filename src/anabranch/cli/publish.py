@@ -115,14 +115,10 @@ def pub(
     repeats: Repeats = 1,
     rate: Rate = 0,
     payload: Annotated[str, typer.Option(help="Payload of every event, as text.")] = "",
-    priority: Annotated[int, typer.Option(min=0, max=9, help="Priority; 9 is the highest.")] = 4,
-    to: Annotated[
-        list[str] | None, typer.Option(help="Deliver only to this client; repeatable.")
-    ] = None,
+    priority: Annotated[int, typer.Option(min=0, max=9, help="9 is the highest.")] = 4,
+    to: Annotated[list[str] | None, typer.Option(help="Only to this client; repeatable.")] = None,
     time_limit: TimeLimit = None,
-    transient: Annotated[
-        bool, typer.Option("--transient", help="Do not store the events.")
-    ] = False,
+    transient: Annotated[bool, typer.Option("--transient", help="Do not store events.")] = False,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
@@ -143,13 +139,11 @@ def pub(
     Give a publisher the same --name on every run: brokers keep the name of every publisher
     forever, and a run without --name creates a new one.
 
-    A value becomes a number only if the conversion is lossless: 12, -7 and 12.50 are numbers;
-    01234, +43 and 1e5 are strings. true and false are booleans. A value in double quotes is a
-    string.
+    A value becomes a number only if that is lossless: 12, -7 and 12.50 are numbers; 01234, +43 and
+    1e5 are strings. true and false are booleans. A value in double quotes is a string.
 
-    A file is validated to its end before any event is published. If the command fails later, or at
-    an invalid line from a pipe, the error reports the number of confirmed events and the
-    --from-line to continue with.
+    A file is validated before any event is published. If the command fails later, the error reports
+    the number of confirmed events and the --from-line to continue with.
     """
     words = what or []
     addresses = [word for word in words if "=" not in word and connect_options.is_address(word)]

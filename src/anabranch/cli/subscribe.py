@@ -104,13 +104,9 @@ def sub(
     matches: MatchesOption = "",
     durable: DurableOption = None,
     since: SinceOption = "now",
-    count: Annotated[
-        int, typer.Option(min=0, help="Exit after this number of events; 0: never.")
-    ] = 0,
+    count: Annotated[int, typer.Option(min=0, help="Exit after N events; 0: never.")] = 0,
     form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
-    window: Annotated[
-        int | None, typer.Option(min=1, help="Maximum unacknowledged events.")
-    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="Maximum events in flight.")] = None,
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Receive events without guarantees.")
     ] = False,

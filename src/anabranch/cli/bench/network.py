@@ -115,9 +115,7 @@ def network(
     *,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--network", "-n", help="Network file of running brokers. Default: start three."
-        ),
+        typer.Option("--network", "-n", help="Network file. Default: start three brokers."),
     ] = None,
     publishers: Annotated[int, typer.Option(min=1, help="Number of publishers.")] = 1,
     subscribers: Annotated[int, typer.Option(min=1, help="Number of subscribers.")] = 1,
@@ -160,9 +158,7 @@ def network(
     if events is not None and seconds is not None:
         raise CommandError("--events and --seconds are mutually exclusive")
     if file is not None and directory is not None:
-        raise CommandError(
-            "--directory applies to brokers that this command starts; omit --network"
-        )
+        raise CommandError("--directory applies to brokers that this command starts")
     load = Load(
         publishers=publishers,
         subscribers=subscribers,
