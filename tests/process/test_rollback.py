@@ -47,7 +47,7 @@ def test_an_old_copy_confirms_nothing_and_goes_on_when_it_is_renewed(tmp_path: P
             await refuses(brokers)
             done = command("log", "renew", str(set_back), "--yes")
             assert done.returncode == 0, done.stderr
-            assert "the stream goes on after tick" in done.stdout
+            assert "the stream continues after tick" in done.stdout
             brokers.start("B1")
             # One who published into the lost part is told so, begins again, and is served.
             with pytest.raises((PublishRefusedError, PublishUnknownError)):

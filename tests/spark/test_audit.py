@@ -141,15 +141,15 @@ def test_the_command_judges_tables_and_ends_well(spark: SparkSession, tmp_path: 
     code, out, _ = run_cli(tmp_path)
     assert code == 0, out
     assert f"published {made.published:,}, expected {made.delivered:,}" in out
-    assert "every promise kept: lost 0, duplicate 0, reordered 0, unmatched 0, phantom 0" in out
+    assert "every guarantee kept: lost 0, duplicate 0, reordered 0, unmatched 0, phantom 0" in out
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["gone.jsonl"], "there is no"),
+        (["gone.jsonl"], "does not exist"),
         (["torn.jsonl", "--published", "tables"], "its first line is incomplete"),
-        (["trace.jsonl"], "say where what was published is"),
+        (["trace.jsonl"], "give the source of the published events"),
         (["damaged.jsonl", "--published", "tables"], "damaged.jsonl, byte 77"),
         (["trace.jsonl", "--published", "tables"], "nothing to audit"),
     ],

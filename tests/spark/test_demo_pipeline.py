@@ -50,8 +50,8 @@ def test_the_demonstration_ends_with_archive_audit_and_selectivities(
         assert abs(share.estimated - share.exact) < 0.02
     assert "every promise kept" in (tmp_path / "audit.html").read_text()
     assert said == [
-        "Spark starts",
-        "everything is archived as Parquet",
-        "traces are audited against the archive",
-        "the archive is counted",
+        "starting Spark",
+        "archiving all events as Parquet",
+        "auditing traces against the archive",
+        "computing statistics of the archive",
     ]

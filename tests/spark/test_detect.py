@@ -363,7 +363,7 @@ def test_the_command_refuses_what_it_cannot_do_before_spark_is_asked(tmp_path: P
         ((tmp_path, "a:{x = 1} THEN b:{x =} WITHIN 1 s"), "position"),
         ((text,), "give the events"),
         ((tmp_path / "nowhere", text), "does not exist"),
-        ((tmp_path, text, "--follow", "--json"), "--json reports a run that ends"),
+        ((tmp_path, text, "--follow", "--json"), "--json and --follow are mutually exclusive"),
         ((tmp_path, text, "--to", tmp_path), "is not empty"),
     ]:
         done = run(*words)

@@ -67,7 +67,7 @@ def test_a_durable_sub_takes_the_archive_first_and_then_goes_on_where_it_stood(
             client.publish({"n": 1_501})
             third = invoke(*asked, *more, "1")
             assert [each[2] for each in printed(third)] == [1_501]
-            assert "goes on where it stands" in third.stderr
+            assert "resumes from its position" in third.stderr
 
 
 def test_sub_tells_which_ticks_nobody_has_and_goes_on_if_it_may(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_command_reports_and_writes(
     done = run(*arguments, "--save-snapshot", tmp_path / "snapshot")
     assert done.exit_code == 0, done.output
     assert "100 events × 905 subscriptions" in done.stdout
-    assert f"left out: {lines}, line 906" in done.stdout
+    assert f"skipped: {lines}, line 906" in done.stdout
     matches = spark.read.parquet(str(tmp_path / "matches")).count()
     again = run(tmp_path / "events", tmp_path / "snapshot", "--json")
     report = json.loads(again.stdout)
@@ -274,12 +274,12 @@ def test_command_reports_and_writes(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["subscriptions.jsonl"], "give the events, and then"),
+        (["subscriptions.jsonl"], "give the events first, then"),
         (["nowhere", "subscriptions.jsonl"], "nowhere does not exist"),
         (["events", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
         (["events", "bad.jsonl"], "bad.jsonl, line 1: "),
-        (["events", "good.jsonl", "--counts"], "give --output too"),
-        (["events", "good.jsonl", "--output", "events"], "events is there already"),
+        (["events", "good.jsonl", "--counts"], "--counts requires --output"),
+        (["events", "good.jsonl", "--output", "events"], "events already exists"),
         (["events", "good.jsonl", "--output", "o"], "name the key columns"),
         (["broken.parquet", "good.jsonl"], "broken.parquet"),
     ],

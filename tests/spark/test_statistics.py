@@ -339,11 +339,11 @@ def test_command_counts_what_an_archive_has_and_tells_what_it_lacks(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say where the events are"),
+        ([], "give the events: a directory"),
         (["nowhere"], "nowhere does not exist"),
         (["here", "--filter", "price =>"], "position"),
-        (["here", "--export", "nowhere/x.json"], "nowhere is no directory"),
-        (["here", "127.0.0.1:1"], "is no archive, so it cannot be read together"),
+        (["here", "--export", "nowhere/x.json"], "nowhere is not a directory"),
+        (["here", "127.0.0.1:1"], "is not an archive and cannot be combined"),
     ],
 )
 def test_command_says_in_one_line_what_is_wrong(

@@ -31,7 +31,7 @@ def test_file_table_snapshot_and_mapping_say_the_same(spark: SparkSession, tmp_p
 def test_a_snapshot_is_kept_where_nothing_else_is(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("precious")
     with prepared({1: "a = 1"}) as ready:
-        with pytest.raises(LocalError, match="letter exists and is no snapshot"):
+        with pytest.raises(LocalError, match="letter exists and is not a snapshot"):
             ready.keep(tmp_path / "letter")
         ready.keep(tmp_path / "snapshot")
     assert (tmp_path / "letter").read_text() == "precious"

@@ -1,19 +1,19 @@
-"""What is promised of batches: each one whole, once, and what is told of it is true.
+"""Checks of the guarantees for batches: each is written completely and once, and answers are true.
 
-A *set* of tokens is what one commit named; its events are those staged with its tokens, in order.
-What a sink wrote with one incarnation is a batch, and must be all events of one set that was asked
-for. The anomalies, of which `checker` tells with the others:
+A *set* is the list of tokens that one commit names; its events are those staged with its tokens, in
+order. The events that a sink writes with one incarnation are a batch, and must be exactly the
+events of one committed set. The anomalies, which `checker` reports with the others:
 
-- `torn-batch`: it is not: some are missing, others are there, or they are in another order. While a
-  history goes on, the beginning of a set is no anomaly.
-- `double-batch`: two incarnations are the same batch; or a later one is a lower batch.
-- `lost-batch`: a batch was told to be there, and no log has it; or it was asked for, the answer is
-  due, and nobody was told.
-- `wrongly-known`: an answer is not true. It says that the batch was not known, and the batch has
-  other tokens than were named, or the same was said before; it says that the batch was known, and
-  nobody had asked for what is there; or it names other ticks than those of the batch.
+- `torn-batch`: a batch lacks events of its set, has others, or has them in another order. Until the
+  history is finished, a prefix of a set is not an anomaly.
+- `double-batch`: two incarnations are the same batch; or a later incarnation is a lower batch.
+- `lost-batch`: a batch was reported as written, but is in no log; or it was committed, the answer
+  is due, and none was received.
+- `wrongly-known`: an answer is false. It reports the batch as new, but the batch has other tokens
+  than the commit, or was reported as new before; it reports the batch as known, but no commit named
+  the written events; or it names other ticks than those of the batch.
 
-A batch without events leaves nothing in the log, so there is nothing to be said about it.
+A batch without events leaves no trace in the log and cannot be checked.
 """
 
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ _Draft = tuple[str, int]
 
 
 class _Sink:
-    """What was asked of one sink, and what it wrote."""
+    """The commits of one sink, and the batches it wrote."""
 
     def __init__(self, facts: Facts, name: str) -> None:
         self.name = name
         self.asked = facts.asked[name]
-        #: The events of a set → the first commit that asked for it.
+        #: The events of a set → the first commit that named it.
         self.sets: dict[tuple[_Draft, ...], saw.BatchAsked] = {}
         for ask in self.asked:
             self.sets.setdefault(drafts_of(facts, ask.tokens), ask)
@@ -80,9 +80,9 @@ def _check_written(facts: Facts, sink: _Sink) -> Iterator[Found]:
                 each[: len(drafts)] == drafts for each in sink.sets
             )
             if not is_under_way:
-                yield "torn-batch", *place, f"{what}, which nobody asked for together"
+                yield "torn-batch", *place, f"{what}, which no commit named together"
         elif asked.batch in sink.batches:
-            yield "double-batch", *place, f"{what}, and batch {asked.batch} is there already"
+            yield "double-batch", *place, f"{what}, but batch {asked.batch} was already written"
         else:
             sink.batches[asked.batch] = entries
             if asked.batch < highest:
@@ -98,27 +98,27 @@ def _check_told(facts: Facts, sink: _Sink, told: saw.BatchTold) -> Iterator[Foun
     entries = sink.batches.get(told.batch)
     if entries is None:
         if all(sets):
-            yield "lost-batch", "", 0, f"{what} was told to be there, and is not"
+            yield "lost-batch", "", 0, f"{what} was reported as written, but is in no log"
         return
     place = (entries[0].stream, entries[0].tick)
     there = tuple(entry.draft for entry in entries)
     if not told.was_known and there != drafts:
-        yield "wrongly-known", *place, f"{what} has other events than were committed just now"
+        yield "wrongly-known", *place, f"{what} has other events than its commit"
     if told.was_known and there not in sets:
-        yield "wrongly-known", *place, f"nobody had asked for what {what} is"
+        yield "wrongly-known", *place, f"no commit named the events of {what}"
     ticks = [entry.tick for entry in entries]
     if (told.first or not told.was_known) and (told.first, told.last) != (ticks[0], ticks[-1]):
-        named = f"{told.first} to {told.last}, it has {ticks[0]} to {ticks[-1]}"
-        yield "wrongly-known", *place, f"{what} was told to have ticks {named}"
+        named = f"{told.first} to {told.last}, but has {ticks[0]} to {ticks[-1]}"
+        yield "wrongly-known", *place, f"{what} was reported with ticks {named}"
 
 
 def _check_answers(facts: Facts, sink: _Sink) -> Iterator[Found]:
     told = [each.batch for each in facts.told[sink.name]]
     unknown = [each.batch for each in facts.told[sink.name] if not each.was_known]
     for batch in sorted({batch for batch in unknown if unknown.count(batch) > 1}):
-        yield "wrongly-known", "", 0, f"batch {batch} of {sink.name} was told to be new twice"
+        yield "wrongly-known", "", 0, f"batch {batch} of {sink.name} was reported as new twice"
     latest = {ask.batch: ask for ask in sink.asked}
     for batch, ask in latest.items():
         if batch not in told and sink.name not in facts.sinks_left and facts.is_due(ask.time):
-            text = f"batch {batch} of {sink.name} was asked for, and nobody was told of it"
+            text = f"batch {batch} of {sink.name} was committed, but never answered"
             yield "lost-batch", ask.broker, 0, text

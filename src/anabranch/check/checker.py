@@ -1,50 +1,50 @@
-"""The checker of promises: finds in a history what must not be there, and names it.
+"""The checker: finds violations of the delivery guarantees in a history.
 
-It knows sets of ticks and nothing about brokers. In what follows a subscription *wants* a tick if
-the tick is logged, its event matches the filter, and the tick is neither before the start nor after
-the end that was told on that stream. The end is
+It works on sets of ticks and uses no code of the brokers. A subscription *wants* a tick if the tick
+is logged, its event matches the filter, and the tick is neither before the start nor after the end
+of the subscription on that stream. The end is
 
-    the tick of `Ended`          for one that was ended;
-    the last tick delivered      for one that was cut;
-    the newest logged tick       for one that lives when the history is finished,
+    the tick of `Ended`          if the subscription ended;
+    the last tick delivered      if it was cut;
+    the newest logged tick       if it is alive when the history is finished.
 
-and in the first two cases whatever was *due* when it was over, if that is later; of the last only
-what is due is wanted. Something is due if it must have happened by now: `bound_s` have passed since
-its cause (for what is over: since the confirmation) and since `Healed`, or it is finished and
-everybody was told that nothing more comes. A history without `Healed` and `Finished` has nothing
-due: only what was promised until its last record counts. An event that is optional, that may have
-lived too long before it could be delivered, or that is out of reach of an edge where the
-subscription has been, may be missing; one that is addressed to others must be. The anomalies:
+In the first two cases, the subscription also wants later ticks that were *due* when it was over; in
+the last case it wants only ticks that are due. A delivery is due if it must have happened by now:
+`bound_s` have passed since its cause (for a subscription that is over: since the confirmation) and
+since `Healed`, or the history is finished and all clients were informed that nothing more follows.
+In a history without `Healed` and `Finished` nothing is due; only the guarantees up to its last
+record count. An event may be missing if it is optional, if it may have expired before delivery, or
+if it cannot reach an edge where the subscription has been; an event addressed to other clients must
+not be delivered. The anomalies:
 
 - `lost`: a confirmed event is in no log; or a wanted tick was neither delivered nor withheld, and
-  nothing after it was delivered; or an end was told without a word about a stream that had begun.
-- `gap`: the same, but something after it was delivered.
-- `duplicate`: a tick, or an event, was delivered twice to one subscription; or an event is in the
+  no later tick was delivered; or a subscription ended without an end for a stream that had started.
+- `gap`: a wanted tick was neither delivered nor withheld, but a later one was delivered.
+- `duplicate`: a tick or an event was delivered twice to one subscription; or an event is in the
   logs twice.
 - `reordered`: a tick was delivered after a later one of its stream; or a log has events of one
-  incarnation against the order of their sequences.
-- `phantom`: delivered, but not what the log has at that tick; logged, but never published; said
-  about a subscription that nobody made.
-- `unmatched`: delivered, but the filter does not match it; or the tick is outside of start and end,
-  or came before the one or after the other was told; or the event was sent past its time limit, to
-  an edge out of its reach, or to a client that it was not addressed to.
-- `wrongly-withheld`: ticks were withheld that their log was not allowed to lack at that moment, or
-  that were delivered; or a tick as transient whose event is not.
-- `wrongly-refused`: the start that was asked for was there, or none had been asked for.
-- `wrongly-granted`: a start that was asked for was told at a tick that had been deleted before.
-- `stuck`: a confirmation is due and the publisher was not abandoned; or a subscription lives at the
-  end, its start on every stream is due, and on one of those that `Finished` names it has none.
-- `late-start`: a subscription has started after a tick of an event that was
-  published more than `bound_s` after both `Subscribed` and `Healed`: it should have started there
-  or before. Or it started after the latest start it asked for.
+  incarnation out of sequence.
+- `phantom`: a delivered event is not the one logged at its tick; or a logged event was never
+  published; or a record names a subscription that was never created.
+- `unmatched`: a delivered event does not match the filter; or its tick is outside of start and end,
+  or was delivered before the start or after the end was reported; or the event was sent after its
+  time limit, to an edge out of its reach, or to a client that it is not addressed to.
+- `wrongly-withheld`: ticks were withheld that their log was not permitted to lack at that time, or
+  that were delivered; or a tick was withheld as transient although its event is persistent.
+- `wrongly-refused`: the requested start was available, or none was requested.
+- `wrongly-granted`: the requested start was granted at a tick that had already been deleted.
+- `stuck`: a confirmation is due and the publisher was not abandoned; or a subscription is alive at
+  the end, its start is due, and it has not started on one of the streams that `Finished` names.
+- `late-start`: a subscription started after the tick of an event that was published more than
+  `bound_s` after both `Subscribed` and `Healed`; or after the latest start that it requested.
 
-Batches have anomalies of their own: `torn-batch`, `double-batch`, `lost-batch`, `wrongly-known`
-(see `batches`).
+`batches` adds the anomalies of batches: `torn-batch`, `double-batch`, `lost-batch`,
+`wrongly-known`.
 
-Best-effort subscriptions are promised only the absence of `duplicate`, `reordered`, `phantom` and
-`unmatched`; their start does not bind, and they may end anywhere.
+For best-effort subscriptions only `duplicate`, `reordered`, `phantom` and `unmatched` are checked;
+their start is not binding, and they may end anywhere.
 
-The work is sorting the history (`facts`), and matching each event once with each distinct filter.
+The cost is sorting the history (`facts`) and matching each event once with each distinct filter.
 """
 
 from bisect import bisect_left, bisect_right
@@ -58,12 +58,12 @@ from anabranch.check.facts import Facts, Id, Place
 
 #: Clocks are compared with this precision.
 _INSTANT_S = 1e-6
-#: A start at a time may be at an earlier tick that was not on disk yet, but not at an older one.
+#: A start at a time may be this much earlier, at a tick that was not on disk yet.
 _UNSYNCED_S = 1.0
 
 
 class Anomaly(msgspec.Struct, frozen=True):
-    """One broken promise. Fields that do not apply are empty or 0."""
+    """One violation of a guarantee. Fields that do not apply are empty or 0."""
 
     name: str
     subscription: str
@@ -73,9 +73,13 @@ class Anomaly(msgspec.Struct, frozen=True):
 
 
 def check(history: saw.History, bound_s: float = 10.0) -> list[Anomaly]:
-    """Every anomaly of the history: of logs first, then of subscriptions as they were made."""
+    """All anomalies of a history: first of logs, then of subscriptions in order of creation."""
     facts = Facts(history, bound_s)
-    found = [*_check_logs(facts), *_check_confirmations(facts), *_check_strangers(facts)]
+    found = [
+        *_check_logs(facts),
+        *_check_confirmations(facts),
+        *_check_unknown_subscriptions(facts),
+    ]
     batches = check_batches(facts)
     found += [Anomaly(name, "", stream, tick, text) for name, stream, tick, text in batches]
     for subscription in facts.subscriptions.values():
@@ -91,7 +95,7 @@ def check(history: saw.History, bound_s: float = 10.0) -> list[Anomaly]:
 
 
 def _text(name: Id) -> str:
-    """The name of an event as it is written everywhere."""
+    """The id of an event as text."""
     return ":".join(map(str, name))
 
 
@@ -105,14 +109,14 @@ def _check_logs(facts: Facts) -> Iterator[Anomaly]:
         name = (entry.publisher, entry.incarnation, entry.sequence)
         place = (entry.stream, entry.tick)
         if facts.logs[entry.stream][entry.tick] != name:
-            text = f"the tick holds {_text(name)} and another event"
+            text = f"the tick has {_text(name)} and another event"
             yield Anomaly("phantom", "", *place, text)
         if name not in facts.published:
             text = f"{_text(name)} is logged but was never published"
             yield Anomaly("phantom", "", *place, text)
         if seen.setdefault(name, place) != place:
             before = "tick {1} of {0}".format(*seen[name])
-            text = f"{_text(name)} is logged at {before} already"
+            text = f"{_text(name)} is already logged at {before}"
             yield Anomaly("duplicate", "", *place, text)
         line = (entry.stream, entry.publisher, entry.incarnation)
         if entry.sequence < highest.get(line, 0):
@@ -133,10 +137,10 @@ def _check_confirmations(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly("stuck", "", event.broker, 0, f"{_text(name)} was never confirmed")
 
 
-def _check_strangers(facts: Facts) -> Iterator[Anomaly]:
+def _check_unknown_subscriptions(facts: Facts) -> Iterator[Anomaly]:
     for subscription, stream in [*facts.delivered, *facts.started, *facts.withheld, *facts.ended]:
         if subscription not in facts.subscriptions:
-            yield Anomaly("phantom", subscription, stream, 0, "nobody made this subscription")
+            yield Anomaly("phantom", subscription, stream, 0, "this subscription was never created")
 
 
 # -- subscriptions ------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def _check_strangers(facts: Facts) -> Iterator[Anomaly]:
 def _check_deliveries(
     facts: Facts, subscription: saw.Subscribed, stream: str, names: set[Id]
 ) -> Iterator[Anomaly]:
-    """What is wrong with what was delivered. `names` are those of all streams so far."""
+    """Check the deliveries on one stream. `names`: the events delivered on all streams so far."""
     who = subscription.subscription
     log = facts.logs[stream]
     matching = facts.matching(subscription.filter, stream)
@@ -155,8 +159,8 @@ def _check_deliveries(
         tick = delivered.tick
         name = (delivered.publisher, delivered.incarnation, delivered.sequence)
         if log.get(tick) != name or name not in facts.published:
-            there = _text(log[tick]) if tick in log else "no event there"
-            text = f"delivered {_text(name)}, but the log has {there}"
+            logged = _text(log[tick]) if tick in log else "no event at this tick"
+            text = f"delivered {_text(name)}, but the log has {logged}"
             yield Anomaly("phantom", who, stream, tick, text)
         elif tick not in matching:
             text = f"{facts.published[name].attributes} does not match {subscription.filter}"
@@ -184,37 +188,38 @@ def _forbidden(facts: Facts, subscription: saw.Subscribed, delivered: saw.Delive
     if event.time_limit_s is not None and made is not None and delivered.sent:
         age_s = delivered.sent - made
         if age_s > event.time_limit_s + _INSTANT_S:
-            return f"sent {age_s:.3f} s after its tick was made; its limit is {event.time_limit_s}"
+            return f"sent {age_s:.3f} s after its tick; its limit is {event.time_limit_s}"
     if tick in facts.too_late.get((who, stream), ()):
-        return "it came after the end"
+        return "delivered after the end"
     if subscription.quality == "best-effort":
         return ""
-    # A time that has not come yet means the next tick on disk.
+    # A start time in the future means the next tick on disk.
     from_time = min(subscription.start_time, subscription.time) - _UNSYNCED_S
     if subscription.start == "time" and made is not None and made < from_time:
-        return f"made at {made:.3f}; it was to start at {from_time:.3f}"
+        return f"logged at {made:.3f}; the requested start is {from_time:.3f}"
     if subscription.start == "tick" and tick < subscription.latest_start.get(stream, 0):
-        return f"it was to start at {subscription.latest_start[stream]}"
+        return f"the requested start is {subscription.latest_start[stream]}"
     return _out_of_bounds(facts, (who, stream), tick)
 
 
 def _out_of_bounds(facts: Facts, place: Place, tick: int) -> str:
     start, end = facts.started.get(place), facts.ended.get(place)
     if start is None or tick < start or (end is not None and tick > end):
-        told = "not told" if start is None else start
-        return f"outside of its start ({told}) and end ({'none' if end is None else end})"
-    return "it came before the start was told" if tick in facts.too_early.get(place, ()) else ""
+        first = "none" if start is None else start
+        return f"outside of its start ({first}) and end ({'none' if end is None else end})"
+    is_early = tick in facts.too_early.get(place, ())
+    return "delivered before the start was reported" if is_early else ""
 
 
 def _check_withheld(facts: Facts, subscription: saw.Subscribed, stream: str) -> Iterator[Anomaly]:
-    """What is wrong with what was said not to come."""
+    """Check the withheld ranges on one stream."""
     place = (subscription.subscription, stream)
     delivered = {delivered.tick for delivered in facts.delivered.get(place, ())}
     misplaced = facts.too_early.get(place, set()) | facts.too_late.get(place, set())
     log = facts.logs[stream]
     for hole in facts.withheld.get(place, ()):
         if hole.first in misplaced and hole.first not in delivered:
-            text = "it was told before the start or after the end"
+            text = "withheld before the start or after the end"
             yield Anomaly("wrongly-withheld", *place, hole.first, text)
         ticks = facts.between(stream, hole.first, hole.last)
         for tick in sorted(ticks & delivered):
@@ -225,12 +230,12 @@ def _check_withheld(facts: Facts, subscription: saw.Subscribed, stream: str) -> 
                 if event is not None and not event.transient:
                     yield Anomaly("wrongly-withheld", *place, tick, "its event is persistent")
     for hole in facts.unfounded.get(place, ()):
-        text = f"{hole.first} to {hole.last} are withheld ({hole.reason}), but not forgotten"
+        text = f"{hole.first} to {hole.last} are withheld ({hole.reason}), but still retained"
         yield Anomaly("wrongly-withheld", *place, hole.last, text)
 
 
 def _check_promise(facts: Facts, subscription: saw.Subscribed, stream: str) -> Iterator[Anomaly]:
-    """What is wrong with what was not delivered."""
+    """Check for missing deliveries on one stream."""
     who = subscription.subscription
     place = (who, stream)
     start = facts.started.get(place)
@@ -241,7 +246,7 @@ def _check_promise(facts: Facts, subscription: saw.Subscribed, stream: str) -> I
     over = facts.over.get(who)
     end = float("inf") if over is None else facts.ended.get(place, latest)
     if who in facts.told_ends and place not in facts.ended:
-        yield Anomaly("lost", *place, latest, "it has ended without a word about this stream")
+        yield Anomaly("lost", *place, latest, "ended without an end for this stream")
     holes = facts.withheld.get(place, ())
     for tick, event in facts.matching(subscription.filter, stream).items():
         if tick in delivered or tick < start:
@@ -252,14 +257,14 @@ def _check_promise(facts: Facts, subscription: saw.Subscribed, stream: str) -> I
             continue
         cause = facts.time_of(stream, tick)
         if over is not None:
-            # An event may have waited long for its tick: nothing is due before there is one.
+            # An event may have waited long for its tick, and is not due before it has one.
             is_wanted = tick <= end or facts.is_due_by(facts.safe_at(stream, tick), over)
         else:
             is_wanted = tick < latest or facts.is_due(cause) or cause < facts.settled < float("inf")
         if is_wanted and tick < latest:
             yield Anomaly("gap", *place, tick, f"not delivered, but {latest} was")
         elif is_wanted:
-            yield Anomaly("lost", *place, tick, f"not delivered; nothing came after {latest}")
+            yield Anomaly("lost", *place, tick, f"not delivered; no delivery after {latest}")
 
 
 def _is_addressed(event: saw.Published, subscription: saw.Subscribed) -> bool:
@@ -269,7 +274,7 @@ def _is_addressed(event: saw.Published, subscription: saw.Subscribed) -> bool:
 def _must_come(
     facts: Facts, subscription: saw.Subscribed, stream: str, tick: int, event: saw.Published
 ) -> bool:
-    """Whether an event has to be delivered, or withheld in so many words."""
+    """Whether an event must be delivered or explicitly withheld."""
     if event.optional or not _is_addressed(event, subscription):
         return False
     who = subscription.subscription
@@ -285,7 +290,7 @@ def _must_come(
 
 
 def _check_refusal(facts: Facts, subscription: saw.Subscribed) -> Iterator[Anomaly]:
-    """Only what is not in the log is refused."""
+    """Check that only an unavailable start is refused."""
     who = subscription.subscription
     gone = facts.gone_when_refused.get(who)
     if gone is None:
@@ -304,7 +309,7 @@ def _check_refusal(facts: Facts, subscription: saw.Subscribed) -> Iterator[Anoma
 
 
 def _latest_start(facts: Facts, subscription: saw.Subscribed, stream: str) -> int | None:
-    """The tick at which it has to start by what was asked for; None if anywhere."""
+    """The latest permitted start, by the request; None if any start is permitted."""
     place = (subscription.subscription, stream)
     if subscription.time <= facts.joined.get(stream, -1.0):
         return None
@@ -323,18 +328,18 @@ def _check_start(facts: Facts, subscription: saw.Subscribed, stream: str) -> Ite
     start = facts.started.get(place)
     limit = _latest_start(facts, subscription, stream)
     if start is not None and limit is not None and start > limit:
-        yield Anomaly("late-start", *place, start, f"it should start at {limit} or before")
+        yield Anomaly("late-start", *place, start, f"should start at {limit} or before")
         return
     deleted = facts.deleted_when_asked[who].get(stream, 0)
     names_tick = subscription.start == "tick" and stream in subscription.latest_start
     is_asked_for = names_tick or subscription.start == "time"
     if start is not None and start <= deleted and is_asked_for:
-        yield Anomaly("wrongly-granted", *place, start, f"{deleted} was deleted before")
+        yield Anomaly("wrongly-granted", *place, start, f"{deleted} was already deleted")
     is_over = who in facts.over
     is_awaited = stream in facts.all_streams and facts.is_due(subscription.time)
     if start is None and not is_over and is_awaited:
-        yield Anomaly("stuck", *place, 0, "it has not started here")
-    # The first tick that was certainly made after it should have started everywhere.
+        yield Anomaly("stuck", *place, 0, "has not started on this stream")
+    # The first tick that was certainly logged after it should have started on all streams.
     from_time = max(subscription.time, facts.healed) + facts.bound_s
     times = facts.made_after.get(stream, [])
     ticks = facts.ticks.get(stream, [])

@@ -1,14 +1,14 @@
-"""Whether a set of conjunctions lets through all that a subscription wants.
+"""Checks whether a set of conjunctions passes every event that a subscription matches.
 
 The S-Λ invariant says of a broker: whenever it uses its set S of conjunctions to filter for an
 edge, every event that matches a subscription which the edge may rely on (those in Λ) matches some
-conjunction of S. It is checked by trying: a `Domain` is a list of events that holds, for the
-filters in use, every case that can differ. Which subscriptions may be relied upon at which broker
-is for whoever knows the protocol to say; here is only the set arithmetic.
+conjunction of S. The check is exhaustive: a `Domain` is a list of events with every case that can
+differ for the filters in use. The caller decides which subscriptions may be relied upon at which
+broker; this module does only the set arithmetic.
 
-The events that match are kept as the bits of one integer, per filter and per conjunction, so that
-a check after every step of a simulation costs little more than a few ORs. Nothing here uses
-covering, the matching index, or the compiled form of filters.
+The matching events are bits of one integer, per filter and per conjunction, so that a check after
+every step of a simulation costs only a few OR operations. This module does not use covering, the
+matching index, or the compiled form of filters.
 
 Prior art: Zhao 2006, §3.3.
 """
@@ -22,7 +22,7 @@ from anabranch.model.normal.conjunction import Conjunction
 
 
 class Domain:
-    """Events to try, and what is known about them so far."""
+    """Events to try, with cached match results."""
 
     def __init__(self, events: Iterable[Attributes]) -> None:
         self.events = tuple(events)
@@ -30,7 +30,7 @@ class Domain:
         self._by_conjunction: dict[Conjunction, int] = {}
 
     def matching_filter(self, subscription_filter: Filter) -> int:
-        """The events that match, the n-th as bit n."""
+        """The matching events, event n as bit n."""
         known = self._by_filter.get(subscription_filter)
         if known is None:
             tree = subscription_filter.expression
@@ -39,7 +39,7 @@ class Domain:
         return known
 
     def matching_conjunction(self, conjunction: Conjunction) -> int:
-        """The events that match, the n-th as bit n."""
+        """The matching events, event n as bit n."""
         known = self._by_conjunction.get(conjunction)
         if known is None:
             known = _bits(conjunction.matches(event) for event in self.events)
@@ -50,7 +50,7 @@ class Domain:
 def uncovered(
     subscription_filter: Filter, conjunctions: Iterable[Conjunction], domain: Domain
 ) -> Attributes | None:
-    """The first event that matches the filter and none of the conjunctions; None if all is well."""
+    """The first event that matches the filter but none of the conjunctions; None if covered."""
     missing = domain.matching_filter(subscription_filter)
     for conjunction in conjunctions:
         if not missing:

@@ -1,23 +1,23 @@
-"""Patterns in a history: what was reported against what should have been.
+"""Checks pattern matches: compares reported matches with those of the reference.
 
-A pattern counts, on every stream, from a tick and a time on. Over the events from there, the
-reference (`patterns`) says which matches there are; the logs say which were reported. The
+Detection of a pattern starts, on every stream, at a tick and a time. The reference (`reference`)
+computes the matches over the events from there on; the logs contain the reported ones. The
 anomalies:
 
-- `missed-pattern`: a match that nobody reported.
-- `false-pattern`: a report of something that is no match.
+- `missed-pattern`: a match that was not reported.
+- `false-pattern`: a report that is not a match.
 - `duplicate-pattern`: a match that was reported twice.
-- `excess-pattern`: a match beyond the first `matches_max` that end with its last event, which its
-  join point cannot have taken for one of them.
+- `excess-pattern`: a match beyond the first `matches_max` with the same last event, which the join
+  point had no reason to report.
 
-What can be taken for one: the events of a stream come in their order, and those of different
-streams as they like. So when a match was found, at least those events were known that are not later
-in their streams than its own. If no more matches than are reported end with its last event, of
-these alone, it may have been reported before the others came. Only patterns that report at once do
-so: ALL without absences.
+When a join point has a reason: events of one stream arrive in order, those of different streams in
+any order. When it found a match, it had received at least the events that are not later in their
+streams than those of the match. If, among these events alone, at most `matches_max` matches have
+the same last event, it may have reported the match before the other events arrived. Only patterns
+that report at once do so: ALL without absences.
 
-Only events that must be kept count: transient ones, those with a limit of time or hops, and those
-addressed to somebody may be there for one reader and not for another.
+Only events that must be retained count: transient events, those with a time or hop limit, and those
+with destinations may be available to one reader and not to another.
 """
 
 import sys
@@ -60,17 +60,17 @@ class Detection(msgspec.Struct, frozen=True):
     pattern_id: str
     text: str
     starts: Mapping[str, Start]
-    #: How many matches may end with one event (`pattern_matches_max`).
+    #: Maximum number of matches with the same last event (`pattern_matches_max`).
     matches_max: int = DEFAULT_LIMITS.pattern_matches_max
 
 
 def is_report(event: LoggedEvent) -> bool:
-    """Whether it tells of a match."""
+    """Whether an event reports a match."""
     return event.envelope.header.content_type == CONTENT_TYPE
 
 
 def check_detection(detection: Detection, logged: Sequence[LoggedEvent]) -> list[Anomaly]:
-    """Everything that is wrong with one pattern."""
+    """All anomalies of one pattern."""
     pattern = Pattern.parse(detection.text)
     history = _history(detection, logged)
     kept = reference_matches(pattern, history, detection.pattern_id, detection.matches_max)
@@ -106,7 +106,7 @@ def _anomaly(name: str, detection: Detection, event: LoggedEvent, text: str) -> 
 
 
 def _history(detection: Detection, logged: Iterable[LoggedEvent]) -> list[PlacedEvent]:
-    """The events that count."""
+    """The events that detection must consider."""
     return [
         PlacedEvent(each.stream, each.tick, each.time_ns, each.envelope.attributes())
         for each in logged
@@ -117,7 +117,7 @@ def _history(detection: Detection, logged: Iterable[LoggedEvent]) -> list[Placed
 def _may_be_early(
     detection: Detection, pattern: Pattern, match: Match, every: Iterable[Match]
 ) -> bool:
-    """Whether no more matches than are reported need have been known when it was found."""
+    """Whether the join point may have found this match before too many others."""
     if any(isinstance(node, Absent) for node in nodes_of(pattern.root)):
         return False
     known: dict[str, int] = {}
@@ -135,16 +135,16 @@ def _counts(detection: Detection, event: LoggedEvent) -> bool:
     start = detection.starts.get(event.stream)
     if start is None or event.tick < start.tick or event.time_ns <= start.since_ns:
         return False
-    return event.envelope.control.is_kept and not _tells_of(event, detection.pattern_id)
+    return event.envelope.control.is_kept and not _reports_pattern(event, detection.pattern_id)
 
 
-def _tells_of(event: LoggedEvent, pattern_id: str) -> bool:
+def _reports_pattern(event: LoggedEvent, pattern_id: str) -> bool:
     return event.envelope.attributes().get(PATTERN) == pattern_id
 
 
 def _reports(pattern_id: str, logged: Iterable[LoggedEvent]) -> Iterable[tuple[LoggedEvent, Match]]:
     for each in logged:
-        if is_report(each) and _tells_of(each, pattern_id):
+        if is_report(each) and _reports_pattern(each, pattern_id):
             yield each, read_notification(each.envelope.event()).match
 
 

@@ -1,8 +1,8 @@
-"""The facts of a history, sorted by what they are about, for the checker to look up.
+"""Indexes of a history for the checker.
 
-A history is read once, in order. What depends on the order is noted on the way: whether a delivery
-came before its start was told or after the end, and what each log lacked when somebody spoke of
-it. No judgement is made here.
+A history is read once, in order. Facts that depend on the order are recorded on the way: whether a
+delivery came before the start was reported or after the end, and which ticks each log lacked when a
+record referred to it. This module reports no anomalies.
 """
 
 from bisect import bisect_left, bisect_right
@@ -21,7 +21,7 @@ _NEVER = float("inf")
 
 
 class Facts:
-    """A history, sorted by what it is about."""
+    """The indexes of one history."""
 
     def __init__(self, history: saw.History, bound_s: float) -> None:
         self.bound_s = bound_s
@@ -30,10 +30,10 @@ class Facts:
         self.published: dict[Id, saw.Published] = {}
         #: (publisher, incarnation) → highest sequence
         self.confirmed: dict[tuple[str, int], int] = {}
-        #: The same → (highest sequence, when that was told), ascending.
+        #: The same → (highest sequence, time of the confirmation), ascending.
         self.confirmations: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self.abandoned: set[tuple[str, int]] = set()
-        #: Stream → since when it is part of the network, if it was not from the beginning.
+        #: Stream → when it joined the network, if not at the beginning.
         self.joined: dict[str, float] = {}
         self.logged: list[saw.Logged] = []
         self.subscriptions: dict[str, saw.Subscribed] = {}
@@ -41,46 +41,46 @@ class Facts:
         self.delivered: dict[Place, list[saw.Delivered]] = defaultdict(list)
         self.withheld: dict[Place, list[saw.WithheldTold]] = defaultdict(list)
         self.ended: dict[Place, int] = {}
-        #: Subscriptions that do not live at the end of the history → since when.
+        #: Subscriptions that are not alive at the end of the history → since when.
         self.over: dict[str, float] = {}
-        #: Those of them that were told their ends.
+        #: Those of them whose ends were reported.
         self.told_ends: set[str] = set()
-        #: Where each has been: since when, at which edge.
+        #: Subscription → its edges, with the time of each move.
         self.edges: dict[str, list[tuple[float, str]]] = defaultdict(list)
-        #: Ticks that were spoken of when the application had no start yet, or its end already.
+        #: Ticks delivered or withheld before the start was reported, or after the end.
         self.too_early: dict[Place, set[int]] = defaultdict(set)
         self.too_late: dict[Place, set[int]] = defaultdict(set)
-        self._begin_forgetting()
+        self._begin_retention()
         self._begin_batches()
         for record in history:
             self._take(record)
         self._sort_logs()
 
-    def _begin_forgetting(self) -> None:
-        #: Stream → what its log may lack: by lossy retention; for any reason, with the time of
-        #: the last decision; and for good.
+    def _begin_retention(self) -> None:
+        #: Stream → the last tick its log may lack: by lossy retention; for any reason, with the
+        #: time of the last decision; and permanently.
         self.lossy: dict[str, int] = defaultdict(int)
         self.gone: dict[str, tuple[int, float]] = {}
         self.deleted: dict[str, int] = defaultdict(int)
         #: Stream → ranges of ticks that are lost.
         self.lost: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        #: What was known of that when a start was asked for, refused, or told.
+        #: The same when a start was requested, refused, or reported.
         self.deleted_when_asked: dict[str, dict[str, int]] = {}
         self.gone_when_refused: dict[str, dict[str, tuple[int, float]]] = {}
         self.gone_when_started: dict[Place, int] = {}
-        #: Holes that were told before the log was allowed to lack them.
+        #: Ranges that were withheld before the log was permitted to lack them.
         self.unfounded: dict[Place, list[saw.WithheldTold]] = defaultdict(list)
 
     def _begin_batches(self) -> None:
-        #: Token → what was staged with it.
+        #: Token → the events staged with it.
         self.drafted: dict[str, saw.Drafted] = {}
-        #: Sink → what was asked of it, and told.
+        #: Sink → its commits, and the answers.
         self.asked: dict[str, list[saw.BatchAsked]] = defaultdict(list)
         self.told: dict[str, list[saw.BatchTold]] = defaultdict(list)
         self.sinks_left: set[str] = set()
 
     def _publish_batches(self) -> None:
-        """Events of batches are published when they are committed for the first time."""
+        """Treat events of batches as published at their first commit."""
         asked: dict[str, saw.BatchAsked] = {}
         for ask in (ask for asks in self.asked.values() for ask in asks):
             for token in ask.tokens:
@@ -92,13 +92,13 @@ class Facts:
             name = (entry.publisher, entry.incarnation, entry.sequence)
             what = (self.drafted[token].drafts[place], asked[token].broker)
             self.published.setdefault(name, saw.Published(asked[token].time, *name, *what))
-            # Nobody waits for the confirmation of a single one.
+            # Single events of a batch are not confirmed.
             self.abandoned.add(name[:2])
 
     def _sort_logs(self) -> None:
         self._publish_batches()
         self.logs: dict[str, dict[int, Id]] = defaultdict(dict)
-        #: Stream → tick → when it was made, where that is known.
+        #: Stream → tick → its time, if known.
         self.times: dict[str, dict[int, float]] = defaultdict(dict)
         for entry in sorted(self.logged, key=lambda entry: entry.tick):
             name = (entry.publisher, entry.incarnation, entry.sequence)
@@ -106,7 +106,7 @@ class Facts:
             if entry.time is not None:
                 self.times[entry.stream][entry.tick] = entry.time
         self.ticks = {stream: list(log) for stream, log in self.logs.items()}
-        #: Beside `ticks`: no tick was made before its event or one before it was published.
+        #: Parallel to `ticks`: a lower bound of the time of each tick.
         self.made_after = {
             stream: list(accumulate((self.time_of(stream, tick) for tick in ticks), max))
             for stream, ticks in self.ticks.items()
@@ -194,7 +194,7 @@ class Facts:
                 self.over.setdefault(record.subscription, record.time)
 
     def _is_lost(self, told: saw.WithheldTold) -> bool:
-        """Whether every tick of a hole is lost. Ranges that touch count as one."""
+        """Whether every tick of a withheld range is lost. Adjacent ranges count as one."""
         expected = told.first
         for first, last in sorted(self.lost[told.stream]):
             if first <= expected:
@@ -219,11 +219,11 @@ class Facts:
     # -- looking up -----------------------------------------------------------------------------
 
     def is_due(self, cause_time: float) -> bool:
-        """Whether what follows from something at this time must have happened."""
+        """Whether the effect of a cause at this time must have happened by the end."""
         return self.finished < _NEVER and self.is_due_by(cause_time, self.finished)
 
     def is_due_by(self, cause_time: float, time: float) -> bool:
-        """Whether what follows from something must have happened at this time."""
+        """Whether the effect of a cause must have happened by this time."""
         return max(cause_time, self.healed) + self.bound_s <= time
 
     def time_of(self, stream: str, tick: int) -> float:
@@ -232,14 +232,14 @@ class Facts:
         return -_NEVER if event is None else event.time
 
     def safe_at(self, stream: str, tick: int) -> float:
-        """When the event in this tick was confirmed: the tick was made by then."""
+        """When the event in this tick was confirmed; it was logged by then."""
         publisher, incarnation, sequence = self.logs[stream][tick]
-        told = self.confirmations.get((publisher, incarnation), [])
-        index = bisect_left(told, (sequence, -_NEVER))
-        return told[index][1] if index < len(told) else _NEVER
+        confirmed = self.confirmations.get((publisher, incarnation), [])
+        index = bisect_left(confirmed, (sequence, -_NEVER))
+        return confirmed[index][1] if index < len(confirmed) else _NEVER
 
     def edge_at(self, subscription: str, time: float) -> str:
-        """Where a subscription was at this time."""
+        """The edge of a subscription at this time."""
         found = ""
         for since, edge in self.edges[subscription]:
             if since <= time or not found:
@@ -252,7 +252,7 @@ class Facts:
         return set(ticks[bisect_left(ticks, first) : bisect_right(ticks, last)])
 
     def matching(self, plain: saw.AnyFilter, stream: str) -> dict[int, saw.Published]:
-        """The logged ticks of the stream whose events match → the events."""
+        """Logged tick of the stream → its event, for events that match."""
         known = self._matching.get((plain, stream))
         if known is None:
             events = [(t, self.published.get(name)) for t, name in self.logs[stream].items()]

@@ -1,24 +1,23 @@
-"""Histories: what happened to applications and logs, as far as promises are about it.
+"""Histories: records of what applications and logs experienced, as input of the checker.
 
-A history is a sequence of the records below, in the order in which they happened; whoever runs a
-network writes it: the simulator, or processes that trace. It says nothing about how brokers work.
+A history is a sequence of the records below, in the order in which they happened. The simulator
+writes it, or processes that trace. It is independent of how brokers work.
 
-1. Times are in seconds of one clock that sees everything.
-2. An event is named by (publisher, incarnation, sequence). What an application publishes once has
-   one name.
-3. `Logged` is there for every tick with an event that was ever durable at its origin, also if the
-   log kept only the name of the event. Where it stands in the history does not matter.
-4. A subscription here is an *episode*: one uninterrupted promise. A reliable subscription that was
-   cut and made again is another episode and has another name. So is a durable one whose client lost
-   its memory: it may see events again. A durable one that reconnects or roams goes on.
+1. Times are in seconds of one global clock.
+2. An event is identified by (publisher, incarnation, sequence). An event that an application
+   publishes once has one id.
+3. There is a `Logged` record for every tick with an event that was ever durable at its origin, even
+   if the log kept only the id of the event. Its position in the history does not matter.
+4. A subscription here is an *episode*: one continuous guarantee. A reliable subscription that was
+   cut and created again is a new episode with a new name. So is a durable one whose client lost its
+   state: it may receive events again. A durable subscription that reconnects or roams continues.
 5. A filter is a tuple of conjunctions, any of which suffices; a conjunction is a tuple of
-   (attribute, operator, value), all of which must hold. `((),)` matches everything. Or it is text
-   of the filter language, from applications that say more than conjunctions can.
+   (attribute, operator, value), all of which must hold. `((),)` matches every event. Or a filter is
+   text of the filter language, which can express more than conjunctions.
 6. Events of a batch are published by their sink (the publisher is `sink/` and its name), with one
-   incarnation for each batch. Nobody knows their names before they are logged: `Drafted` says what
-   they are, and `Logged` which of them is where.
-7. A tick that was ever forgotten was told so: whenever a log decides to lack its beginning, there
-   is a `Forgotten` before anybody hears of it.
+   incarnation per batch. Their ids are unknown until they are logged: `Drafted` has their
+   attributes, and `Logged` identifies the draft at each tick.
+7. When a log decides to drop its beginning, a `Forgotten` record precedes any report of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +35,7 @@ Quality = Literal["best-effort", "reliable", "durable"]
 
 
 class Record(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """One thing that happened."""
+    """The base of all records."""
 
 
 class Published(Record, frozen=True):
@@ -47,22 +46,22 @@ class Published(Record, frozen=True):
     incarnation: int
     sequence: int
     attributes: Mapping[str, Value]
-    #: The origin it was published at.
+    #: Its origin.
     broker: str
-    #: Need not be delivered, for a reason that the history does not tell.
+    #: Need not be delivered, for a reason that the history does not record.
     optional: bool = False
     #: May be withheld as `transient`, since its log does not keep it.
     transient: bool = False
-    #: May be delivered only for so long after its tick was made; None: for ever.
+    #: Maximum age at delivery, counted from its tick; None: unlimited.
     time_limit_s: float | None = None
-    #: The only edges at which it may be delivered; None: at all.
+    #: The only edges at which it may be delivered; None: all.
     reach: tuple[str, ...] | None = None
-    #: The only clients to whom it may be delivered; empty: all.
+    #: The only clients to which it may be delivered; empty: all.
     destinations: tuple[str, ...] = ()
 
 
 class Confirmed(Record, frozen=True):
-    """A publisher was told that its events up to this sequence are safe."""
+    """A publisher received the confirmation of its events up to this sequence."""
 
     time: float
     publisher: str
@@ -71,7 +70,7 @@ class Confirmed(Record, frozen=True):
 
 
 class Abandoned(Record, frozen=True):
-    """A publisher is gone, or has given this incarnation up: what is unconfirmed may remain so."""
+    """A publisher has gone or given up this incarnation: unconfirmed events may remain so."""
 
     time: float
     publisher: str
@@ -86,25 +85,25 @@ class Logged(Record, frozen=True):
     publisher: str
     incarnation: int
     sequence: int
-    #: When the tick was made; None if clocks cannot be trusted.
+    #: The time of the tick; None if clocks cannot be trusted.
     time: float | None = None
-    #: Of an event of a batch: the token it was staged with, and its place there from 0 on.
+    #: For an event of a batch: its token, and its index within the token.
     draft: tuple[str, int] | None = None
 
 
 class Forgotten(Record, frozen=True):
-    """A log may lack everything up to this tick from now on."""
+    """From now on, a log may lack everything up to this tick."""
 
     stream: str
     tick: int
-    #: `lossy`: it may lack what somebody needs. `released`: nobody needs it. `deleted`: one of the
-    #: two was said before, and from now on no crash brings the ticks back.
+    #: `lossy`: ticks that clients still need may be missing. `released`: no client needs them.
+    #: `deleted`: after one of the other two; from now on no crash restores the ticks.
     why: Literal["lossy", "released", "deleted"] = "lossy"
     time: float = 0.0
 
 
 class Lost(Record, frozen=True):
-    """A log has lost these ticks for good, and whoever has not got them is told so from now on."""
+    """A log has lost these ticks; they are withheld from clients that have not received them."""
 
     stream: str
     first: int
@@ -112,7 +111,7 @@ class Lost(Record, frozen=True):
 
 
 class Subscribed(Record, frozen=True):
-    """An application asked for a subscription."""
+    """An application requested a subscription."""
 
     time: float
     subscription: str
@@ -120,26 +119,25 @@ class Subscribed(Record, frozen=True):
     quality: Quality
     #: `now`, `beginning`, `tick`, `time` or `resume`.
     start: str = "now"
-    #: The edge it was asked at.
+    #: The edge it was requested at.
     edge: str = ""
-    #: Stream → it must not start later than at this tick, where the start that was asked for or
-    #: the earlier episode that is resumed says so.
+    #: Stream → the latest permitted start, by the requested start or by the resumed episode.
     latest_start: Mapping[str, int] = {}
     #: For a start at a time.
     start_time: float = 0.0
-    #: Whose it is, where events may have destinations.
+    #: The client, if events may have destinations.
     client: str = ""
 
 
 class Refused(Record, frozen=True):
-    """An application was told that it does not get the subscription."""
+    """A subscription was refused."""
 
     time: float
     subscription: str
 
 
 class Moved(Record, frozen=True):
-    """A durable subscription was taken to another edge."""
+    """A durable subscription moved to another edge."""
 
     time: float
     subscription: str
@@ -147,7 +145,7 @@ class Moved(Record, frozen=True):
 
 
 class Started(Record, frozen=True):
-    """An application was told that it gets every match from this tick on."""
+    """The start of a subscription was reported: it receives every match from this tick on."""
 
     time: float
     subscription: str
@@ -156,7 +154,7 @@ class Started(Record, frozen=True):
 
 
 class Delivered(Record, frozen=True):
-    """An application was given an event."""
+    """An application received an event."""
 
     time: float
     subscription: str
@@ -165,12 +163,12 @@ class Delivered(Record, frozen=True):
     publisher: str
     incarnation: int
     sequence: int
-    #: When its edge sent it; 0.0 if nobody knows.
+    #: When its edge sent it; 0.0 if unknown.
     sent: float = 0.0
 
 
 class WithheldTold(Record, frozen=True):
-    """An application was told that it does not get matches in these ticks."""
+    """Matches in these ticks were reported as withheld."""
 
     time: float
     subscription: str
@@ -181,7 +179,7 @@ class WithheldTold(Record, frozen=True):
 
 
 class Ended(Record, frozen=True):
-    """An application that unsubscribed was told up to which tick it has every match."""
+    """The end of a subscription was reported: it has received every match up to this tick."""
 
     time: float
     subscription: str
@@ -190,15 +188,15 @@ class Ended(Record, frozen=True):
 
 
 class Cut(Record, frozen=True):
-    """From here on nothing is promised to this subscription: cut, refused, ended on streams that
-    are not named, or its client is gone for ever."""
+    """No guarantee holds for this subscription from here on: it was cut, refused or ended on
+    streams that are not named, or its client is gone permanently."""
 
     time: float
     subscription: str
 
 
 class Drafted(Record, frozen=True):
-    """An application begins to stage events. A token is used once."""
+    """An application starts to stage events. A token is used once."""
 
     time: float
     token: str
@@ -206,7 +204,7 @@ class Drafted(Record, frozen=True):
 
 
 class BatchAsked(Record, frozen=True):
-    """An application commits a batch: what is staged with these tokens, in this order."""
+    """An application commits a batch: the events staged with these tokens, in this order."""
 
     time: float
     sink: str
@@ -217,50 +215,50 @@ class BatchAsked(Record, frozen=True):
 
 
 class BatchTold(Record, frozen=True):
-    """An application was told that a batch, which it had asked for with these tokens, is there."""
+    """An application received the answer that a batch, committed with these tokens, is written."""
 
     time: float
     sink: str
     batch: int
     tokens: tuple[str, ...]
-    #: The ticks of its first and last event; 0 if that was not said.
+    #: The ticks of its first and last event; 0 if not reported.
     first: int
     last: int
-    #: Whether somebody had asked for it before.
+    #: Whether it had been committed before.
     was_known: bool
 
 
 class SinkLeft(Record, frozen=True):
-    """Nobody waits for this sink any more."""
+    """No application waits for this sink any longer."""
 
     time: float
     sink: str
 
 
 class Joined(Record, frozen=True):
-    """A stream that was not there at first; whoever subscribed earlier starts there anywhere."""
+    """A stream joined the network; earlier subscriptions may start there at any tick."""
 
     time: float
     stream: str
 
 
 class Healed(Record, frozen=True):
-    """No faults after this."""
+    """There are no faults after this."""
 
     time: float
 
 
 class Finished(Record, frozen=True):
-    """The history ends here by itself, not because somebody stopped writing."""
+    """The history is complete."""
 
     time: float
     #: The streams of the network, on which every living subscription must have started.
     streams: tuple[str, ...] = ()
-    #: Everybody was told by then that there is nothing more to come.
+    #: The time by which all clients were informed that nothing more follows.
     settled: float | None = None
 
 
-#: For reading a history that was written down.
+#: For decoding a history.
 AnyRecord = (
     Published
     | Confirmed

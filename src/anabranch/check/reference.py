@@ -1,14 +1,17 @@
-"""What it means that an event matches, told a second time and from scratch.
+"""An independent reference implementation of filter and pattern matching, for the checker.
 
-The checker must not believe the code it checks, so it has its own definition of matching for the
-plain form of filters (`history`), small enough to be seen to be right:
+The checker must not rely on the code it checks, so it has its own definition of matching, simple
+enough to be verified by reading. It uses no compiled form, no index and no detector.
 
-1. A predicate about an absent attribute does not hold, whatever its operator.
-2. Text compares with text, a number with a number, a truth with a truth; nothing else holds.
-3. Truths are equal or not; they have no order. NaN compares with nothing, not even as different.
+Filters in the plain form (`history`)
 
-A filter in words is evaluated by walking its tree, which is the definition of the language; no
-compiled form and no index takes part.
+1. A predicate on an absent attribute does not hold, for any operator.
+2. Strings compare with strings, numbers with numbers, booleans with booleans; no other comparison
+   holds.
+3. Booleans are equal or not; they have no order. No comparison with NaN holds, not even `<>`.
+
+A filter in text form is evaluated by walking its tree, which defines the language. The rules for
+patterns are below.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +48,7 @@ _HOLDS = {"=": (0,), "<>": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": 
 
 
 def matches(wanted: AnyFilter, attributes: Mapping[str, Value]) -> bool:
-    """Whether one of the conjunctions holds, or what is said in words."""
+    """Whether a filter matches, in the plain or in the text form."""
     if isinstance(wanted, str):
         return evaluate(_tree(wanted), attributes) is True
     return any(
@@ -71,35 +74,34 @@ def _holds(actual: Value | None, operator: str, value: Value) -> bool:
     return False
 
 
-# What a pattern means, over a complete history.
+# -- patterns --------------------------------------------------------------------------------------
 #
-# This is the definition: every combination of events is tried, and those that satisfy the pattern
-# are kept. It is meant to be seen to be right, and is as slow as that implies. No scheme, no index
-# and no detector takes part.
+# The meaning of a pattern over a complete history, by definition: every combination of events is
+# tried, and those that satisfy the pattern are kept. This is slow, but simple.
 #
-# 1. A match of a part is one event of which its filter is TRUE.
-# 2. A match of `A AND B` is a match of each; no event stands for two parts, or for one part twice.
+# 1. A match of a part is one event for which its filter is TRUE.
+# 2. A match of `A AND B` is a match of each; no event is used for two parts, or twice for one part.
 #    A match of `A OR B` is a match of one of them.
-# 3. A match of `A THEN B` is a match of each, where all events of the first are before all events
-#    of the second in the order of events. `3 TIMES A` is `A THEN A THEN A`.
-# 4. A match within a window has its first and its last event at most that far apart.
-# 5. A join is TRUE of every event of the one part with every event of the other one, a part's joins
-#    with itself included. With a part that has no event in the match it says nothing.
+# 3. A match of `A THEN B` is a match of each, where all events of the first precede all events of
+#    the second in the order of events. `3 TIMES A` is `A THEN A THEN A`.
+# 4. In a match within a window, the first and the last event are at most the window apart.
+# 5. A join is TRUE for every event of one part with every event of the other, including joins of a
+#    part with itself. A join with a part that has no event in the match is ignored.
 # 6. `NOT B` between A and C: no event *witnesses* B, strictly between the last of A and the first
 #    of C. At the end of a sequence: none after the last of A and at or before the end of the
 #    window, which begins with the first event of what stands in the same window. An event witnesses
 #    B if B's filter is TRUE of it, and so are B's joins with itself and with the events of the
 #    match.
-# 7. Of the matches that end with the same event, ALL keeps all. FIRST keeps the one with the
+# 7. Of the matches with the same last event, ALL keeps all. FIRST keeps the one with the
 #    earliest first event, then the earliest second event, and so on. LAST keeps the one with the
 #    latest event before the last, then the latest before that, and so on. Of two with the same
-#    events, that with the smaller identity is kept. No event is used up.
-# 8. Of the matches that end with the same event, ALL keeps the first `pattern_matches_max`, in the
-#    order of FIRST. Absences at the end of a sequence are asked after that, of those that are kept,
-#    since they are known only when time has passed. What is left out shows in those kept
+#    events, the one with the smaller identity is kept. Events are not consumed.
+# 8. Of the matches with the same last event, ALL keeps the first `pattern_matches_max`, in the
+#    order of FIRST. Absences at the end of a sequence are checked after that, for the kept matches,
+#    since they are known only when time has passed. The kept matches show that others were dropped
 #    (`is_cut`).
 #
-# The history is complete: nothing comes after it, so every window has passed.
+# The history is complete, so every window has passed.
 
 
 _ENDLESS = float("inf")
@@ -115,14 +117,14 @@ class _Absence(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """Some events for some parts, and what must not be besides."""
+    """Events for some parts, and the absences to check."""
 
     events: tuple[tuple[str, PlacedEvent], ...]
     absences: tuple[_Absence, ...] = ()
 
     @property
     def keys(self) -> list[Key]:
-        """The places of all events, in order."""
+        """The positions of all events, in order."""
         return sorted(event.key for _, event in self.events)
 
 
@@ -132,7 +134,7 @@ def reference_matches(
     pattern_id: str = "",
     matches_max: int = DEFAULT_LIMITS.pattern_matches_max,
 ) -> list[Match]:
-    """All matches of `pattern` in a history that is complete, in no particular order."""
+    """All matches of `pattern` in a complete history, in no particular order."""
     events = list({(event.stream, event.tick): event for event in history}.values())
     joins, is_all = pattern.joins, pattern.policy == "ALL"
     found: dict[Identity, tuple[Match, _Candidate]] = {}
@@ -153,7 +155,7 @@ def reference_matches(
 
 
 def first_of_each(matches: Iterable[Match], matches_max: int) -> list[Match]:
-    """Rule 8: the first matches that end with each event."""
+    """Rule 8: the first matches with each last event."""
     kept = []
     for group in _groups(matches).values():
         ordered = sorted(group, key=lambda match: (_keys(match), match.identity))
@@ -166,7 +168,7 @@ def first_of_each(matches: Iterable[Match], matches_max: int) -> list[Match]:
 
 
 def _candidates(node: Node, events: list[PlacedEvent]) -> Iterator[_Candidate]:
-    """Rules 1 to 4, and what rule 6 will have to be asked about."""
+    """Rules 1 to 4, and the absences to check by rule 6."""
     match node:
         case Part(name, wanted):
             for event in events:

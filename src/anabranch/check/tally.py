@@ -1,16 +1,18 @@
-"""How much each subscriber had to get, and how much it got: numbers that can be held together.
+"""Expected and actual deliveries per subscriber.
 
-A subscriber may live through several episodes (`history`, rule 4), which are named like it up to a
-`#`. An episode is answerable for the ticks from its start on each stream to its end there: the end
-that was told, the last tick delivered if it was cut, the newest one if it lives. Rules:
+A subscriber may have several episodes (`history`, rule 4), whose names are its own name, a `#` and
+a suffix. An episode covers the ticks from its start on each stream to its end there: the reported
+end, the last tick delivered if it was cut, the newest tick if it is alive.
 
-1. `matching` counts the ticks that some episode is answerable for and whose events match, each
-   once; those that need not come count only if they came.
-2. `delivered` counts the ticks that came, each once, and `again` what came more often: a client
-   that lost its memory is given once more what it had not acknowledged.
+Rules
 
-So `delivered` is `matching` unless something was withheld, is on its way, or is wrong; the checker
-says which. This module keeps no state.
+1. `matching` counts the ticks that some episode covers and whose events match, each once; optional
+   events count only if they were delivered.
+2. `delivered` counts the delivered ticks, each once, and `again` the redeliveries: a client that
+   lost its state receives unacknowledged events again.
+
+So `delivered` equals `matching` unless events were withheld, are in flight, or are missing; the
+checker decides which.
 """
 
 from collections.abc import Iterable
@@ -21,11 +23,11 @@ from anabranch.check import history as saw
 from anabranch.check.facts import Facts
 
 #: Stream and tick.
-_Spot = tuple[str, int]
+_Position = tuple[str, int]
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscriber, over all of its episodes."""
+    """The counts of one subscriber, over all of its episodes."""
 
     subscriber: str
     quality: saw.Quality
@@ -36,7 +38,7 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tallies(history: saw.History) -> list[Tally]:
-    """The numbers of every subscriber, in the order in which they came."""
+    """The counts of every subscriber, in order of appearance."""
     facts = Facts(history, 0.0)
     groups: dict[str, list[saw.Subscribed]] = {}
     for name, asked in facts.subscriptions.items():
@@ -45,28 +47,30 @@ def tallies(history: saw.History) -> list[Tally]:
 
 
 def _tally(facts: Facts, subscriber: str, episodes: list[saw.Subscribed]) -> Tally:
-    came = [spot for episode in episodes for spot in _delivered(facts, episode)]
-    delivered = set(came)
-    matching: set[_Spot] = set()
+    received = [position for episode in episodes for position in _delivered(facts, episode)]
+    delivered = set(received)
+    matching: set[_Position] = set()
     for episode in episodes:
-        matching.update(_answerable(facts, episode, delivered))
+        matching.update(_covered(facts, episode, delivered))
     return Tally(
         subscriber=subscriber,
         quality=episodes[0].quality,
         episodes=len(episodes),
         matching=len(matching),
         delivered=len(delivered),
-        again=len(came) - len(delivered),
+        again=len(received) - len(delivered),
     )
 
 
-def _delivered(facts: Facts, episode: saw.Subscribed) -> Iterable[_Spot]:
+def _delivered(facts: Facts, episode: saw.Subscribed) -> Iterable[_Position]:
     for stream in facts.streams:
         for record in facts.delivered.get((episode.subscription, stream), ()):
             yield stream, record.tick
 
 
-def _answerable(facts: Facts, episode: saw.Subscribed, delivered: set[_Spot]) -> Iterable[_Spot]:
+def _covered(
+    facts: Facts, episode: saw.Subscribed, delivered: set[_Position]
+) -> Iterable[_Position]:
     who = episode.subscription
     for stream in facts.streams:
         start = facts.started.get((who, stream))

@@ -1,15 +1,17 @@
-"""Where the log does not reach: events from an archive, and then a live subscription behind them.
+"""Backfill from an archive: print archived events, then subscribe live after the last of them.
 
-`sub --since … --archive DIR` asks the brokers first. If a log has forgotten what was asked for,
-what is archived is read from the archive (with Arrow; Spark is not needed for that), and the
-subscription begins behind it, stream by stream: no gap, no event twice. Rules:
+`sub --since … --archive DIR` subscribes at the brokers first. If a log no longer retains the start,
+the command reads the archive (with Arrow; Spark is not needed) and starts the subscription after
+it, stream by stream, without a gap or a duplicate.
 
-1. From the archive events come in the order of time, and within a stream of ticks.
-2. If a log forgets more while the archive is being printed, it is looked at again from there.
-3. What neither has is an error that says which ticks; with `--missing report` it is a note.
-4. The archive has no events that are addressed to single clients; so from it none comes.
+Rules
 
-State: how far it has got.
+1. Archived events are printed in order of time, and within a stream in order of ticks.
+2. If a log drops more ticks while the archive is printed, the archive is read again from there.
+3. Ticks that are neither in the archive nor in a log are an error; with `--missing report`, a note.
+4. The archive has no events that are addressed to single clients, so none are printed from it.
+
+State: the position reached in each stream.
 """
 
 import asyncio
@@ -38,7 +40,7 @@ Subscribe = Callable[[Since], Awaitable[Subscription]]
 
 
 class Missing(StrEnum):
-    """What becomes of a question about ticks that nobody has."""
+    """The reaction to ticks that are neither in the archive nor in a log."""
 
     fail = "fail"
     report = "report"
@@ -46,21 +48,22 @@ class Missing(StrEnum):
 
 ArchiveOption = Annotated[
     Path | None,
-    typer.Option("--archive", help="With --since: an archive, for what logs no longer have."),
+    typer.Option("--archive", help="With --since: archive of events that logs no longer retain."),
 ]
 MissingOption = Annotated[
     Missing,
-    typer.Option("--missing", help="What neither archive nor log has any more: fail, or go on."),
+    typer.Option(
+        "--missing", help="If events are in neither archive nor log: fail, or report and go on."
+    ),
 ]
 
 
 def on_missing(chosen: Missing) -> OnMissing:
-    """What `--missing` says."""
     return "report" if chosen is Missing.report else "fail"
 
 
 def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
-    """How the pipeline reaches the network that a command was told."""
+    """The pipeline options for the network that a command selects."""
     place = way.place()
     texts = {"brokers": ",".join(place.addresses), "streams": streams}
     texts["durableSubscription"] = cursor
@@ -72,18 +75,20 @@ def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
 
 
 def backlog_of(archive: Path, filter: str, way: Way, missing: OnMissing) -> "Backlog":
-    """The past that an archive has."""
+    """The archived events that match a filter."""
     try:
         from anabranch.spark.archive.backlog import Backlog  # noqa: PLC0415 - needs Arrow
     except ImportError as error:
-        raise CommandError(f"--archive needs `pip install 'anabranch[spark]'`: {error}") from error
+        raise CommandError(
+            f"--archive requires `pip install 'anabranch[spark]'`: {error}"
+        ) from error
     return Backlog(archive, filter, options_of(way), missing)
 
 
 async def subscribed_behind(
     backlog: "Backlog", printer: Printer, since: Since, subscribe: Subscribe
 ) -> Subscription | None:
-    """Print what the archive has, and then subscribe; None if what was printed is enough."""
+    """Print the archived events, then subscribe; None if the count was reached."""
     while True:
         past = await asyncio.to_thread(backlog.look, since)
         say_missing(past)
@@ -91,7 +96,7 @@ async def subscribed_behind(
             printer.show(decode_event(body, STORED_LIMITS), stream, tick, time_ns)
             if printer.is_enough:
                 return None
-            # Whoever wants to end the command has to get a word in.
+            # Let a signal cancel the command.
             await asyncio.sleep(0)
         since = past.handover
         try:
@@ -102,6 +107,5 @@ async def subscribed_behind(
 
 
 def say_missing(past: "HistoricalRead") -> None:
-    """Tell which ticks nobody has."""
     for span in past.missing:
         typer.echo(f"missing: {span} are neither in the archive nor in the log", err=True)

@@ -1,11 +1,11 @@
-"""`anabranch broker`: one broker of a network, in the foreground.
+"""`anabranch broker`: run one broker of a network in the foreground.
 
-When it serves, it prints one line on stdout, for people and for programs that wait for it:
+When the broker is ready, it prints one line on stdout, which supervisors can wait for:
 
     ready a clients=127.0.0.1:4100 links=127.0.0.1:4101 observe=127.0.0.1:4102
 
-Everything else is log, on stderr. It ends with 0 after SIGTERM or SIGINT, with 2 if it cannot start
-or its disk fails; docs/OPERATIONS.md tells the rest.
+Log lines go to stderr. The exit code is 0 after SIGTERM or SIGINT and 2 if the broker cannot start
+or its disk fails. See docs/OPERATIONS.md.
 """
 
 import logging
@@ -27,7 +27,7 @@ from anabranch.node.settings import config_of
 
 
 class Level(StrEnum):
-    """How important a line is."""
+    """The severity of a log line."""
 
     debug = "debug"
     info = "info"
@@ -36,46 +36,45 @@ class Level(StrEnum):
 
 
 class Format(StrEnum):
-    """How a line is written."""
+    """The format of log lines."""
 
     text = "text"
     json = "json"
 
 
 def broker(
-    name: Annotated[str, typer.Argument(help="The broker, as the network file calls it.")],
-    network: Annotated[Path, typer.Option("--network", "-n", help="The network file.")],
+    name: Annotated[str, typer.Argument(help="Name of the broker in the network file.")],
+    network: Annotated[Path, typer.Option("--network", "-n", help="Network file.")],
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="State directory, in place of the one in the file."),
+        typer.Option("--state", help="State directory. Default: the one in the network file."),
     ] = None,
     log_level: Annotated[
-        Level, typer.Option("--log-level", help="The least important lines that are logged.")
+        Level, typer.Option("--log-level", help="Minimum severity of log lines.")
     ] = Level.info,
     log_format: Annotated[
-        Format, typer.Option("--log-format", help="Lines for people, or JSON for programs.")
+        Format, typer.Option("--log-format", help="Format of log lines.")
     ] = Format.text,
 ) -> None:
     """Run one broker of a network until SIGTERM or SIGINT."""
     write_logs(LEVELS[log_level], as_json=log_format is Format.json)
     config = config_of(load(network), name, None if state is None else state.absolute())
-    failure = run(config, _say_ready, lambda: load(network))
+    failure = run(config, _print_ready, lambda: load(network))
     if failure:
-        raise CommandError(f"broker {name!r} ended: {failure}")
+        raise CommandError(f"broker {name!r} stopped: {failure}")
 
 
 def write_logs(level: int, *, as_json: bool) -> None:
-    """Log to stderr."""
     writer = logging.StreamHandler(sys.stderr)
     writer.setFormatter(JsonLines() if as_json else TextLines())
     logging.basicConfig(level=level, handlers=[writer])
 
 
-def _say_ready(node: Node) -> None:
-    found = msgspec.structs.asdict(node.addresses)
-    places = [f"{port}={address}" for port, address in found.items() if address is not None]
+def _print_ready(node: Node) -> None:
+    addresses = msgspec.structs.asdict(node.addresses)
+    ports = [f"{port}={address}" for port, address in addresses.items() if address is not None]
     try:
-        typer.echo(" ".join(["ready", node.config.name, *places]))
+        typer.echo(" ".join(["ready", node.config.name, *ports]))
     except OSError:
-        # Whoever started the broker has heard it once, and reads no more.
+        # The parent process closed its end of the pipe; the broker runs on without a stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

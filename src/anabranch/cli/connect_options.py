@@ -1,10 +1,11 @@
-"""How `pub` and `sub` reach a network: addresses on the command line, or a network file.
+"""Options of client commands that select a network: addresses or a network file.
 
-Addresses are `host:port`; a network file (`--network`) names the network, all of its edges, and the
-authority of its certificates. Both may be given: then the addresses are tried and the file says the
-rest. A file that leaves ports free stands for the one that `anabranch up` has written for it, with
-the ports it chose (`devnet.directory`). Brokers on other machines need `--ca`, a file with `[tls]`,
-or `--plaintext`."""
+Addresses are `host:port`. A network file (`--network`) provides the name of the network, its edges
+and its certificate authority. If both are given, the client connects to the addresses and takes the
+rest from the file. A file without port numbers is replaced with the copy that `anabranch up` wrote
+for it, which has the ports it chose (`devnet.directory`). Brokers on other machines require `--ca`,
+a file with `[tls]`, or `--plaintext`.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,40 +23,38 @@ from anabranch.devnet.directory import running_file
 
 NetworkOption = Annotated[
     Path | None,
-    typer.Option("--network", "-n", help="The network file, in place of addresses or with them."),
+    typer.Option("--network", "-n", help="Network file, in place of addresses or with them."),
 ]
 CaOption = Annotated[
-    Path | None, typer.Option("--ca", help="Certificate of the network's authority; turns TLS on.")
+    Path | None, typer.Option("--ca", help="CA certificate of the network; turns TLS on.")
 ]
 PlaintextOption = Annotated[
-    bool, typer.Option("--plaintext", help="Go without TLS to other machines.")
+    bool, typer.Option("--plaintext", help="Connect to other machines without TLS.")
 ]
 NameOption = Annotated[
     str | None,
-    typer.Option("--name", help="The client's name, unique in the network; without, a new one."),
+    typer.Option("--name", help="Client name, unique in the network. Default: a generated name."),
 ]
 SubscriberNameOption = Annotated[
     str | None,
     typer.Option(
         "--name",
-        help="The client's name, unique in the network; without, a new one, and with"
-        " --durable NAME sub-NAME.",
+        help="Client name, unique in the network. Default: a generated name; with --durable NAME,"
+        " sub-NAME.",
     ),
 ]
-StateOption = Annotated[
-    Path | None, typer.Option("--state", help="Directory in which the client remembers things.")
-]
+StateOption = Annotated[Path | None, typer.Option("--state", help="State directory of the client.")]
 TraceOption = Annotated[
     Path | None,
-    typer.Option("--trace", help="Append what happens to this file, for `trace verify`."),
+    typer.Option("--trace", help="Append a trace to this file, for `trace verify`."),
 ]
 WithinOption = Annotated[
-    float, typer.Option("--within", min=0.0, help="Seconds to go on trying until a broker answers.")
+    float, typer.Option("--within", min=0.0, help="Seconds to keep trying to reach a broker.")
 ]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a network is, and how it is spoken to."""
+    """Addresses of a network and the protection of its connections."""
 
     addresses: Sequence[str]
     #: Its name, or "".
@@ -65,7 +64,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a network is, and who comes."""
+    """The connection options of a command."""
 
     addresses: Sequence[str] = ()
     file: Path | None = None
@@ -77,17 +76,16 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 10.0
 
     def place(self) -> Place:
-        """Where the network is, as far as it was said."""
+        """Resolve the options to addresses and protection."""
         file = self._network()
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
         plaintext = self.plaintext or (file is not None and file.plaintext)
         if ca is None and not plaintext:
-            _check_here(addresses)
+            _check_local(addresses)
         return Place(addresses, "" if file is None else file.name, ca, plaintext)
 
     async def connect(self) -> Client:
-        """A client at one of the brokers."""
         place = self.place()
         ca = place.ca
         return await connect(
@@ -106,13 +104,13 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         return load(self.file) if self.addresses else running_file(self.file, "clients")
 
 
-def _check_here(addresses: Sequence[str]) -> None:
-    """Refuse to go to another machine when nobody said how."""
+def _check_local(addresses: Sequence[str]) -> None:
+    """Refuse to connect to another machine if neither TLS nor plaintext was chosen."""
     for address in map(parse_address, addresses):
         if not address.is_here:
             raise CommandError(
-                f"address {address} is not on this machine; give --ca with the certificate of the"
-                " network's authority, or --plaintext if anybody may read along"
+                f"address {address} is not on this machine; give --ca with the CA certificate of"
+                " the network, or --plaintext if the connection need not be protected"
             )
 
 
@@ -130,13 +128,12 @@ def _edges(file: NetworkFile | None) -> list[str]:
 
 
 def is_address(text: str) -> bool:
-    """Whether this is meant to be an address: it ends with a colon and a number."""
+    """Whether a text looks like an address: it ends with a colon and a number."""
     _, colon, port = text.rpartition(":")
     return bool(colon) and port.isdecimal()
 
 
 def checked_addresses(texts: Sequence[str]) -> list[str]:
-    """The addresses, each of which is one."""
     for text in texts:
         parse_address(text)
     return list(texts)

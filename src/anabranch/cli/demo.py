@@ -1,10 +1,10 @@
-"""`anabranch demo`: a redundant network of real processes, killed piece by piece, and judged.
+"""`anabranch demo`: kill brokers of a redundant network of real processes and check the guarantees.
 
-Ten brokers or more carry stock quotes from publishers to five subscribers. A relay is killed, then
-several of them, then an edge, whose clients roam; `demo_plays` has what is played with `tree` and
-with `mesh` routing. Everything comes back, and the checker says from traces and logs whether a
-promise was broken. Then the data pipeline (`demo_pipeline`)
-archives what was carried and audits it once more, on Spark. On a terminal it moves; elsewhere it is
+Ten or more brokers carry stock quotes from publishers to five subscribers. The demo kills a relay,
+then several relays, then an edge, whose clients roam; `PLAYS` defines the network and the faults
+for `tree` and for `mesh` routing. The killed brokers restart, and the checker decides from traces
+and logs whether a guarantee was broken. Then the data pipeline (`demo_pipeline`) archives the
+events and audits them again on Spark. On a terminal the demo shows live tables, elsewhere it prints
 lines.
 """
 
@@ -43,7 +43,7 @@ class Listens(msgspec.Struct, frozen=True):
 
     name: str
     filter: str
-    #: By preference.
+    #: In order of preference.
     edges: tuple[str, ...]
     is_durable: bool = False
 
@@ -57,20 +57,20 @@ class Speaks(msgspec.Struct, frozen=True):
 
 
 class Blow(msgspec.Struct, frozen=True):
-    """Brokers that are killed together, and how that is told."""
+    """Brokers that are killed together, and a description of them."""
 
     what: str
     victims: tuple[str, ...]
 
 
 class Play(msgspec.Struct, frozen=True, kw_only=True):
-    """What is played in the demonstration: on which network, by whom, and what is done to it.
+    """The script of a demo: the shape of the network, its clients, and the brokers to kill.
 
         PLAYS["tree"]    the shape `redundant`: eleven brokers, sites of two and three relays
-        PLAYS["mesh"]    the shape `braided`: ten brokers with ways round and round
+        PLAYS["mesh"]    the shape `braided`: ten brokers with redundant paths
 
-    A publisher that advertises publishes nothing else; one that does not may publish anything. This
-    module keeps no state.
+    A publisher with advertisements publishes only events that match them; one without may publish
+    any event.
     """
 
     shape: str
@@ -124,10 +124,10 @@ PLAYS: dict[PlayName, Play] = {
 
 
 async def populate(drill: Trial, play: Play, rate: float) -> None:
-    """Everybody connects; publishers share the rate."""
-    async with asyncio.TaskGroup() as everyone:
+    """Connect all clients. Publishers share the rate."""
+    async with asyncio.TaskGroup() as tasks:
         for each in play.listeners:
-            everyone.create_task(
+            tasks.create_task(
                 drill.listen(
                     each.name, each.filter, *each.edges, durable=each.is_durable, options=_BRISK
                 )
@@ -139,35 +139,29 @@ async def populate(drill: Trial, play: Play, rate: float) -> None:
         )
 
 
-# What the demonstration shows: one moment of it as tables or as a line, and the end.
-#
-# A `Moment` is a value; the live tables and the plain lines are drawn from it. This module keeps no
-# state.
-
-
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscriber."""
+    """The progress of one subscriber."""
 
     name: str
     filter: str
     quality: str
-    #: The broker it is at.
+    #: The broker it is connected to.
     home: str
     received: int
     outstanding: int
     lag_ms: float
-    #: The longest time without an event while one was on its way.
+    #: The longest time without a delivery while an event was outstanding.
     silent_s: float
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """The demonstration at one moment."""
+    """A snapshot of the demo, from which the live tables and the plain lines are rendered."""
 
     seconds: float
     phase: str
     published: int
     confirmed: int
-    #: Since the moment before.
+    #: Since the previous snapshot.
     published_per_s: float
     delivered_per_s: float
     #: Broker → its state.
@@ -176,38 +170,37 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delivered(self) -> int:
-        """By all subscribers."""
+        """Events delivered to all subscribers."""
         return sum(reader.received for reader in self.readers)
 
     @property
     def down(self) -> tuple[str, ...]:
-        """The brokers that do not serve."""
+        """The brokers that are not ready."""
         return tuple(name for name, state in self.brokers.items() if state != "ready")
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was done to the network."""
+    """A step of the demo."""
 
     seconds: float
     text: str
 
 
 class DemoReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole demonstration."""
+    """The result of the demo."""
 
     brokers: int
     seconds: float
     events: tuple[Event, ...]
     last: Moment
-    #: What did not arrive in time, for people.
+    #: Events that did not arrive in time, as text; "" if all arrived.
     missing: str
     verdict: RunVerdict
-    #: None: it was left out.
+    #: None if it was skipped.
     pipeline: PipelineReport | None = None
 
 
 def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -> Moment:
-    """How things stand now."""
     readers = tuple(
         Reader(
             name=each.name,
@@ -237,7 +230,7 @@ def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -
 
 
 def line(moment: Moment) -> str:
-    """A moment in one line."""
+    """A snapshot as one line."""
     waiting = sum(reader.outstanding for reader in moment.readers)
     return (
         f"{moment.seconds:5.1f} s  published {moment.published:,} ({moment.published_per_s:,.0f}/s)"
@@ -248,7 +241,7 @@ def line(moment: Moment) -> str:
 
 
 def tables(moment: Moment) -> RenderableType:
-    """A moment for a terminal."""
+    """A snapshot as tables."""
     return Group(
         f"{moment.phase}",
         line(moment),
@@ -278,37 +271,38 @@ REDRAW_AFTER_S = 0.25
 LINE_AFTER_S = 2.0
 NEXT = """\
 Try next:
-  anabranch up {shape:<30}  the same network, for you; it says what to type
-  anabranch trace verify TRACE --state DIR     judge a run of your own
-  anabranch sim --seeds 0..99                  the same protocols under far worse, simulated
+  anabranch up {shape:<30}  run the same network
+  anabranch trace verify TRACE --state DIR     check a run of your own
+  anabranch sim --seeds 0..99                  simulate the same protocols under more faults
   anabranch pipeline --help                    archive, history, statistics, audits on Spark
-  anabranch bench match                        how fast filters are matched"""
+  anabranch bench match                        measure the speed of filter matching"""
 
 
 def demo(
     *,
     routing: Annotated[
-        PlayName, typer.Option(help="tree: sites of relays. mesh: ways round and round.")
+        PlayName, typer.Option(help="tree: sites of relays. mesh: redundant paths.")
     ] = "tree",
     rate: Annotated[float, typer.Option(min=1, help="Events per second.")] = 200.0,
     keep: Annotated[
         Path | None, typer.Option(help="Keep state, logs and traces in this directory.")
     ] = None,
     pipeline: Annotated[
-        bool, typer.Option("--pipeline/--no-pipeline", help="End with an archive and an audit.")
+        bool,
+        typer.Option("--pipeline/--no-pipeline", help="Archive and audit the events on Spark."),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Kill brokers of a running network and show that nothing is lost.
 
-    Runs ten brokers or more. Exit code 1 if a guarantee was broken."""
+    Starts ten or more brokers. Exit code 1 if a guarantee was broken."""
     if pipeline and (problem := obstacle()):
-        typer.echo(f"without the pipeline: {problem}", err=True)
+        typer.echo(f"skipping the pipeline: {problem}", err=True)
         pipeline = False
     page = _page(keep) if pipeline else None
     with _directory(keep) as directory:
         play = PLAYS[routing]
-        network = LocalNetwork(_keeping(network_from(play.shape)), directory)
+        network = LocalNetwork(_with_retention(network_from(play.shape)), directory)
         showing = Demonstration(network, play, rate, page, quiet=as_json)
         report = asyncio.run(showing.run())
     if as_json:
@@ -331,7 +325,7 @@ def _print(report: DemoReport, shape: str) -> None:
 
 
 def _page(keep: Path | None) -> Path:
-    """Where the page goes: to what is kept, or to a file of its own that stays."""
+    """The path of the audit page: in the kept directory, or a temporary file that stays."""
     if keep is not None:
         return keep / "audit.html"
     file, name = tempfile.mkstemp(prefix="anabranch-demo-", suffix=".html")
@@ -339,8 +333,8 @@ def _page(keep: Path | None) -> Path:
     return Path(name)
 
 
-def _keeping(file: NetworkFile) -> NetworkFile:
-    """The same network, with logs that keep everything for the archive."""
+def _with_retention(file: NetworkFile) -> NetworkFile:
+    """The same network with a retention that is long enough for the archive."""
     return replace(file, options=msgspec.structs.replace(file.options, keep_s=KEEP_S))
 
 
@@ -354,12 +348,12 @@ def _directory(keep: Path | None) -> Iterator[Path]:
 
 
 class Demonstration:
-    """A network, its traffic, and what is done to them."""
+    """Runs the network, its clients and the faults."""
 
     def __init__(
         self, network: LocalNetwork, play: Play, rate: float, page: Path | None, *, quiet: bool
     ) -> None:
-        """`page`: where the pipeline writes its page; None: it is left out."""
+        """`page`: where the pipeline writes its audit page; None skips the pipeline."""
         self._network = network
         self._play = play
         self._rate = rate
@@ -377,7 +371,6 @@ class Demonstration:
         return time.monotonic() - self._begin
 
     async def run(self) -> DemoReport:
-        """From the first broker to the verdict."""
         network = self._network
         self._say(f"starting {len(network.brokers)} broker processes")
         async with network:
@@ -402,7 +395,7 @@ class Demonstration:
         )
 
     async def _conclude(self, drill: Trial) -> PipelineReport | None:
-        """What is done on Spark, while the brokers still run."""
+        """Run the pipeline while the brokers are still up."""
         if self._page is None:
             return None
         traces = [*map(drill.trace_path, (*drill.listeners, *drill.speakers))]
@@ -422,20 +415,20 @@ class Demonstration:
         listeners, speakers = self._play.listeners, self._play.speakers
         durable = sum(each.is_durable for each in listeners)
         self._say(
-            f"{len(listeners)} subscribers, {durable} of them durable, and {len(speakers)}"
-            " publishers connect"
+            f"connecting {len(listeners)} subscribers, {durable} of them durable, and"
+            f" {len(speakers)} publishers"
         )
         await populate(drill, self._play, self._rate)
 
     async def _perform(self, drill: Trial) -> str:
         watching = asyncio.create_task(self._watch(drill))
         try:
-            self._say("all is well")
+            self._say("all brokers are up")
             await asyncio.sleep(CALM_S)
             for blow in self._play.blows:
                 await self._strike(drill, blow)
             drill.healed()
-            self._say("publishing stops; what is on the way arrives")
+            self._say("publishing stopped; waiting for outstanding events")
             return await drill.settle(SETTLE_BOUND_S)
         finally:
             watching.cancel()
@@ -446,11 +439,11 @@ class Demonstration:
         self._say(f"kill -9 of {blow.what}: {names}")
         await drill.network.kill(*blow.victims)
         await asyncio.sleep(AWAY_S)
-        self._say(f"{names} started again")
+        self._say(f"restarting {names}")
         await drill.network.revive(*blow.victims)
         await asyncio.sleep(CALM_S / 2)
 
-    # -- showing --------------------------------------------------------------------------------
+    # -- display --------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         self._phase = text
@@ -473,7 +466,7 @@ class Demonstration:
 
     @contextmanager
     def _display(self) -> Iterator[None]:
-        """Moving tables on a terminal; they vanish when the verdict comes."""
+        """Show live tables on a terminal; they disappear before the verdict."""
         if self._quiet or not self._screen.is_terminal:
             yield
             return

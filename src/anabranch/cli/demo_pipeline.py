@@ -1,10 +1,8 @@
-"""The end of the demonstration: what the network carried, on Spark.
+"""The pipeline part of the demo: archive the events, audit the traces and estimate selectivity.
 
-Everything that was published is archived as Parquet files, the traces of all clients are audited
-against the archive, and from statistics of the archive it is estimated how selective the filters
-are, beside what they turned out to be. The audit's page is written to a file.
-
-This module keeps no state.
+All published events are archived as Parquet files, and the traces of all clients are audited
+against the archive on Spark. The selectivity of each filter is estimated from statistics of the
+archive and shown beside the exact value. The audit page is written to a file.
 """
 
 import time
@@ -29,25 +27,25 @@ if TYPE_CHECKING:
 
     from anabranch.spark.audit import Report
 
-#: Tells people what is done next.
+#: Prints the next step.
 Say = Callable[[str], None]
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of all events a subscriber's filter matches."""
+    """The share of all events that a subscriber's filter matches."""
 
     subscriber: str
     filter: str
-    #: From statistics, with the interval in which it surely is.
+    #: From statistics, with guaranteed bounds.
     estimated: float
     low: float
     high: float
-    #: As it was.
+    #: Counted.
     exact: float
 
 
 class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done on Spark."""
+    """The results of the pipeline."""
 
     seconds: float
     archived_events: int
@@ -55,20 +53,19 @@ class PipelineReport(msgspec.Struct, frozen=True, kw_only=True):
     archived_bytes: int
     #: Events and deliveries.
     audited_rows: int
-    #: Kind of anomaly → how many.
+    #: Kind of anomaly → count.
     anomalies: dict[str, int]
     shares: tuple[Share, ...]
-    #: Where the page is.
+    #: The path of the audit page.
     page: str
 
     @property
     def clean(self) -> bool:
-        """Whether every promise was kept."""
         return not any(self.anomalies.values())
 
 
 def obstacle() -> str:
-    """Why there is no pipeline on this machine; "" if there can be one."""
+    """Why the pipeline cannot run on this machine; "" if it can."""
     if not all(find_spec(name) for name in ("pyspark", "pyarrow", "matplotlib")):
         return "Spark is not installed: `pip install 'anabranch[spark]'`"
     try:
@@ -88,27 +85,27 @@ def conclude(
     say: Say,
     master: str = "",
 ) -> PipelineReport:
-    """Archive, audit, count. `filters`: subscriber → its filter."""
+    """Archive, audit and estimate. `filters`: subscriber → its filter."""
     begin = time.monotonic()
-    say("Spark starts")
+    say("starting Spark")
     with spark_session(master, "demo", draws=False) as spark:
         from anabranch.spark.archive.writer import archive as archived  # noqa: PLC0415 - Spark
         from anabranch.spark.options import read_options  # noqa: PLC0415 - needs Spark
 
-        say("everything is archived as Parquet")
+        say("archiving all events as Parquet")
         kept = archived(spark, archive, read_options({"brokers": ",".join(addresses)}))
-        say("traces are audited against the archive")
-        told = _audited(spark, traces, archive)
-        page.write_text(_page(told), encoding="utf-8")
-        say("the archive is counted")
-        shares = _shares(spark, archive, filters, told)
+        say("auditing traces against the archive")
+        audit = _audited(spark, traces, archive)
+        page.write_text(_page(audit), encoding="utf-8")
+        say("computing statistics of the archive")
+        shares = _shares(spark, archive, filters, audit)
     return PipelineReport(
         seconds=round(time.monotonic() - begin, 2),
         archived_events=kept.rows,
         archived_files=kept.files,
         archived_bytes=kept.bytes,
-        audited_rows=told.published + told.delivered,
-        anomalies=told.counts,
+        audited_rows=audit.published + audit.delivered,
+        anomalies=audit.counts,
         shares=tuple(shares),
         page=str(page),
     )
@@ -122,18 +119,18 @@ def _audited(spark: "SparkSession", traces: Sequence[Path], archive: Path) -> "R
         spark, traces, lambda: read_history(spark, archive, None), complete=True
     )
     with found:
-        told = found.report()
-    return msgspec.structs.replace(told, notes=[*told.notes, *notes])
+        audit = found.report()
+    return msgspec.structs.replace(audit, notes=[*audit.notes, *notes])
 
 
-def _page(told: "Report") -> str:
+def _page(audit: "Report") -> str:
     from anabranch.spark.report.audit_page import audit_page  # noqa: PLC0415 - matplotlib
 
-    return audit_page(told, "What the network of the demonstration delivered")
+    return audit_page(audit, "Deliveries of the demo network")
 
 
 def _shares(
-    spark: "SparkSession", archive: Path, filters: Mapping[str, str], told: "Report"
+    spark: "SparkSession", archive: Path, filters: Mapping[str, str], audit: "Report"
 ) -> list[Share]:
     from anabranch.spark.attribute_columns import archived_columns  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
@@ -141,8 +138,8 @@ def _shares(
 
     past = look_into(spark, archive)
     streams = stats(past.frame, attributes=archived_columns(past.columns))
-    # Subscribers have names of which the first part is the client's.
-    expected = {line.name.partition("/")[0]: line.expected for line in told.subscribers}
+    # A subscriber's name starts with the name of its client.
+    expected = {line.name.partition("/")[0]: line.expected for line in audit.subscribers}
     shares = []
     for name, text in filters.items():
         filter = Filter.parse(text)
@@ -154,27 +151,26 @@ def _shares(
                 estimated=share.share,
                 low=share.low,
                 high=share.high,
-                exact=expected.get(name, 0) / max(told.published, 1),
+                exact=expected.get(name, 0) / max(audit.published, 1),
             )
         )
     return shares
 
 
 def print_pipeline(done: PipelineReport) -> None:
-    """What people want to know of it."""
     out = console()
-    table = Table("subscriber", "filter", "estimated", "between", "was")
+    table = Table("subscriber", "filter", "estimated", "between", "exact")
     for column in table.columns[2:]:
         column.justify = "right"
     for each in done.shares:
         between = f"{each.low:.1%} and {each.high:.1%}"
         numbers = (f"{each.estimated:.1%}", between, f"{each.exact:.1%}")
         table.add_row(each.subscriber, each.filter, *numbers)
-    typer.echo("how many of all events each filter matches, from statistics of the archive:")
+    typer.echo("selectivity of each filter, estimated from statistics of the archive:")
     out.print(table)
     named = ", ".join(f"{kind} {count}" for kind, count in done.anomalies.items())
     typer.echo(
         f"archived {done.archived_events:,} events ({done.archived_bytes / 1e3:,.0f} kB);"
         f" audited {done.audited_rows:,} rows on Spark: {named}"
     )
-    typer.echo(f"the report, with plots: {done.page}")
+    typer.echo(f"report with plots: {done.page}")

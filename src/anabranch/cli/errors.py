@@ -1,17 +1,17 @@
-"""How the command fails: one line that says what was wrong, and an exit code.
+"""Error reporting of the command line: one line on stderr and an exit code.
 
     anabranch: error: unknown operator '=>' at position 6; expected a comparison
 
-Rules:
+Rules
 
-1. Whatever the user can mend (wrong usage, an invalid filter or event, a file that cannot be read)
-   is one line on stderr and exit code 2.
-2. Anything else is our mistake: one line, exit code 1, and the advice to run again with `--debug`,
-   which shows the traceback instead.
-3. A group that is given no command shows its help, and exits with 2 like any wrong usage.
-4. An interrupt exits with 130 and says nothing. So does, with 141, a reader of the output that
-   went away, as `head` does: these are the codes of programs that a signal ended.
-5. The rule belongs to the group of commands, so it holds however the group is started.
+1. Errors that the user can fix (wrong usage, an invalid filter or event, an unreadable file) print
+   one line on stderr and exit with code 2.
+2. Any other exception is a bug: one line, exit code 1, and the advice to run again with `--debug`,
+   which prints the traceback instead.
+3. A group without a command prints its help and exits with code 2, like any wrong usage.
+4. An interrupt exits with code 130 and prints nothing. A closed stdout, as after `head`, exits with
+   code 141 and prints nothing. These are the codes of processes killed by SIGINT and SIGPIPE.
+5. The command group applies these rules, so they hold no matter how the group is started.
 """
 
 import os
@@ -28,24 +28,24 @@ from anabranch.model.errors import AnabranchError, FilterError, LocalError
 PROGRAM = "anabranch"
 EXIT_USAGE = 2
 EXIT_UNEXPECTED = 1
-#: As if SIGPIPE had ended the process.
+#: The exit code of a process killed by SIGPIPE.
 EXIT_NO_READER = 141
-#: Characters of a filter shown on either side of the place where it is wrong.
+#: Characters of a filter shown on either side of the error position.
 EXCERPT_CHARACTERS = 20
 
 
 class CommandError(LocalError):
-    """What the command was given cannot be used."""
+    """The arguments or input of a command are invalid."""
 
 
 class UnexpectedError(Exception):
-    """A mistake of this program, met while running a command."""
+    """A bug in this program, found while running a command."""
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose every failure is one line."""
+    """A command group that reports every failure as one line."""
 
-    #: What the line of a failure begins with.
+    #: The prefix of an error line.
     program = PROGRAM
 
     def main(
@@ -53,11 +53,10 @@ class CommandGroup(TyperGroup):
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
         complete_var: str | None = None,
-        standalone_mode: bool = True,  # noqa: ARG002 - given, but how to fail is ours
+        standalone_mode: bool = True,  # noqa: ARG002 - part of the signature
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command line and exit."""
         try:
             code = super().main(
                 args,
@@ -68,22 +67,21 @@ class CommandGroup(TyperGroup):
                 **extra,
             )
         except UnexpectedError as error:
-            _say(self.program, f"{error}; run again with --debug to see the traceback")
+            _print_error(self.program, f"{error}; run again with --debug to see the traceback")
             sys.exit(EXIT_UNEXPECTED)
         except (typer.TyperException, typer.Abort, AnabranchError, OSError) as error:
-            _say(self.program, explanation(error))
+            _print_error(self.program, explanation(error))
             sys.exit(EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
-        """Read the arguments; help is printed while that is done."""
-        with _until_nobody_reads():
+        # Parsing prints the help.
+        with _exit_on_broken_pipe():
             return super().make_context(*arguments, **extra)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, and tell our mistakes from everybody else's."""
         try:
-            with _until_nobody_reads():
+            with _exit_on_broken_pipe():
                 return super().invoke(ctx)
         except (typer.TyperException, typer.Abort, typer.Exit, AnabranchError, OSError, EOFError):
             raise
@@ -94,34 +92,34 @@ class CommandGroup(TyperGroup):
 
 
 @contextmanager
-def _until_nobody_reads() -> Iterator[None]:
+def _exit_on_broken_pipe() -> Iterator[None]:
     try:
         yield
     except (BrokenPipeError, SystemExit) as error:
-        # What draws tables has its own way of ending when nobody reads them.
+        # Rich raises SystemExit when it meets a broken pipe.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         with suppress(OSError, ValueError):
-            # What is still in the buffer goes nowhere when the process ends, without a complaint.
+            # Discard the rest of the buffer, so that the interpreter's final flush does not fail.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_NO_READER) from None
 
 
 def explanation(error: Exception) -> str:
-    """What was wrong, as the user should read it."""
+    """The error message for the user."""
     if isinstance(error, FilterError):
         return _filter_explanation(error)
     if isinstance(error, typer.TyperException):
         return error.format_message()
     if isinstance(error, typer.Abort):
-        return "no answer was given, so nothing was done"
+        return "aborted: no answer was given; nothing was changed"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
 
 
 def _filter_explanation(error: FilterError) -> str:
-    """The error without its picture of the place, but with the words around it."""
+    """The error on one line: an excerpt around the position in place of the marker below it."""
     summary = str(error).split("\n", 1)[0]
     if error.position < 0 or not error.text:
         return summary
@@ -130,7 +128,7 @@ def _filter_explanation(error: FilterError) -> str:
     return f"{summary}; near: {excerpt}"
 
 
-def _say(program: str, text: str) -> None:
-    # A group that has just shown its help raises an error that has nothing to add.
+def _print_error(program: str, text: str) -> None:
+    # A group that has just printed its help raises an error without a message.
     if text:
         typer.echo(f"{program}: error: {' '.join(text.split())}", err=True)

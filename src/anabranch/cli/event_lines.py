@@ -1,7 +1,14 @@
-"""Events as `sub` and `pipeline history` print them: JSON with everything, or columns for people.
+"""Prints events, pattern matches and log records as lines: JSON with all fields, or columns.
 
-One event is one line. A JSON line has the payload in base64, and leaves out what is empty. This
-module keeps a count of what it has printed.
+`sub` and `pipeline history` print one line per event. A JSON line has the payload in base64 and
+leaves out empty fields.
+
+`sub --pattern` prints one line per match. A JSON line has each contributing event as `sub` prints
+events, with its part; if the match was too large to carry its events, only their positions.
+
+`log cat` prints one line per record. A record holds an event, or the reason why it holds none: the
+event was transient and is not stored, or the tick is a mark of the stream. A record written by a
+newer version is an error.
 """
 
 import base64
@@ -25,39 +32,38 @@ _NS_PER_S = 1e9
 
 
 class Format(StrEnum):
-    """How an event is printed."""
+    """The output format of events."""
 
     json = "json"
     table = "table"
 
 
 class Lines:
-    """Prints one thing after the other, up to a number of them; 0 is no limit."""
+    """Prints up to `count` items, one per line; 0 means no limit."""
 
-    #: What stands above the columns.
+    #: The heading of the columns.
     columns: ClassVar[str]
 
     def __init__(self, form: Format, count: int = 0) -> None:
         self._form = form
         self._count = count
-        #: Things that were handed over, and that were printed; the one at which nobody read any
-        #: more is only among the former.
+        #: Items received and items printed. An item whose printing failed, because stdout was
+        #: closed, counts only as received.
         self.given = self.shown = 0
 
     @property
     def is_enough(self) -> bool:
-        """Whether as many are printed as were asked for."""
+        """Whether the requested number of items has been printed."""
         return bool(self._count) and self.shown >= self._count
 
     def head(self) -> None:
-        """Name the columns, if there are any."""
+        """Print the heading, if the format has one."""
         if self._form is Format.table:
             typer.echo(self.columns)
 
     def put(
         self, as_json: Callable[[], Mapping[str, object]], in_columns: Callable[[], str]
     ) -> None:
-        """Print one of them."""
         self.given += 1
         if self._form is Format.json:
             print_json(as_json())
@@ -72,13 +78,12 @@ class Printer(Lines):
     columns = f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event"
 
     def show(self, event: Event, stream: str, tick: int, time_ns: int) -> None:
-        """Print one event."""
-        told = (event, stream, tick, time_ns)
-        self.put(lambda: document(*told), lambda: line(*told))
+        fields = (event, stream, tick, time_ns)
+        self.put(lambda: document(*fields), lambda: line(*fields))
 
 
 def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str, object]:
-    """An event as JSON has it."""
+    """The JSON document of an event."""
     more: dict[str, object] = {}
     control = event.control
     if event.payload:
@@ -105,13 +110,13 @@ def line(event: Event, stream: str, tick: int, time_ns: int) -> str:
 
 
 def shown(event: Event) -> str:
-    """Attributes, and how large the payload is, for people."""
+    """Attributes and payload size as text."""
     words = " ".join(f"{name}={_cell(value)}" for name, value in event.attributes.items())
     return f"{words} (+{len(event.payload)} bytes)" if event.payload else words
 
 
 def moment(time_ns: int) -> str:
-    """A time for people."""
+    """A time as text, in UTC."""
     found = datetime.fromtimestamp(time_ns / _NS_PER_S, UTC)
     return found.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
@@ -124,24 +129,17 @@ def _cell(value: object) -> str:
     return str(value)
 
 
-# Matches of patterns as `sub` prints them: JSON with everything, or columns for people.
-#
-# One match is one line. A JSON line has each contributing event as `sub` prints events, with its
-# part in front; where the match was too large to have them, only their places.
-
-
 class MatchPrinter(Lines):
     """Prints matches."""
 
     columns = f"{'time (UTC)':23}  {'pattern':24}  events"
 
     def show(self, matched: Matched) -> None:
-        """Print one match."""
         self.put(lambda: match_document(matched), lambda: match_line(matched))
 
 
 def match_document(matched: Matched) -> Mapping[str, object]:
-    """A match as JSON has it."""
+    """The JSON document of a match."""
     received = matched.received
     return {
         "pattern": matched.pattern,
@@ -175,29 +173,23 @@ def _event_words(each: PartEvent) -> str:
 
 
 async def print_matches(subscription: PatternSubscription, printer: MatchPrinter) -> None:
-    """Print what comes, until it is enough or the program is told to stop."""
+    """Print matches until the count is reached or the task is cancelled."""
     try:
         async for matched in subscription:
             printer.show(matched)
             if printer.is_enough:
                 return
     finally:
-        # What could not be printed, because nobody reads any more, comes again.
+        # A match that was not printed, because stdout was closed, must be redelivered.
         if printer.shown == printer.given and not subscription.is_over:
             await subscription.ack()
-
-
-# Records of a log as lines of text or JSON.
-#
-# A record holds an event, or says why there is none: its event was transient and is not kept, or
-# the tick is a mark of the stream. What a newer version wrote is an error that says so.
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class RecordLines:
-    """Makes lines of records; those that are not wanted make none."""
+    """Formats log records as lines, and skips those that the options exclude."""
 
     def __init__(self, where: Filter | None, everything: bool, as_json: bool) -> None:
         self._where = where
@@ -205,13 +197,13 @@ class RecordLines:
         self._as_json = as_json
 
     def line(self, tick: int, data: bytes) -> str | None:
-        """The line of one record; None if it is not wanted."""
+        """The line of one record; None if it is skipped."""
         record = decode_record(data)
         if isinstance(record, EventRecord):
             event = decode_event(record.body, STORED_LIMITS)
             if self._where is not None and not self._where.matches(event):
                 return None
-            document = _log_lines_event_document(event)
+            document = _logged_event_document(event)
         elif self._everything and self._where is None:
             document = _quiet_document(record)
         else:
@@ -221,7 +213,7 @@ class RecordLines:
         return f"{tick}  {_time_text(record.time_ns)}  {_text(record, document)}"
 
 
-def _log_lines_event_document(event: Event) -> dict[str, object]:
+def _logged_event_document(event: Event) -> dict[str, object]:
     document: dict[str, object] = {
         "id": str(event.id),
         "attributes": dict(event.attributes),

@@ -1,8 +1,8 @@
-"""One example for every command whose docstring has none, shown at the end of its help."""
+"""Examples at the end of the help of each command whose docstring has none."""
 
 import typer
 
-#: Command, without the name of the program → its example, without it too.
+#: Command → arguments of its example, both without the program name.
 EXAMPLES = {
     "up": "redundant --state trial",
     "status": "--network trial/network.toml",
@@ -33,15 +33,12 @@ EXAMPLES = {
     "filter check": "\"symbol = 'IBM' AND price < 22\"",
     "filter match": '"price > 50" < events.jsonl',
     "filter covers": '"price > 10" "price > 20"',
-    "bench match": "--subscriptions 100000",
-    "bench log": "--record-bytes 200",
-    "bench network": "--network trial/network.toml",
     "pipeline archive write": "--network network.toml --to archive",
 }
 
 
 def add_examples(app: typer.Typer, path: str = "") -> None:
-    """End the help of every command of an application with its example."""
+    """Append its example to the help of every command of an application."""
     for command in app.registered_commands:
         assert command.callback is not None
         name = command.name or command.callback.__name__.replace("_", "-")

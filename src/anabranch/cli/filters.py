@@ -1,8 +1,14 @@
-"""`anabranch filter`: look at filters, and try them on events.
+"""`anabranch filter`: check filters, match them against events and compare them.
 
 Events are JSON objects, one per line: strings, numbers and booleans are attribute values. A number
-is an integer if it is written without point and exponent. `null` is refused, as everywhere: an
-attribute without a value is left out.
+is an integer if it has neither a decimal point nor an exponent. `null` is rejected: leave out
+attributes that have no value.
+
+`check` prints the constraints of the normal form as text. The normal form stores number ranges with
+both ends included, so `price > 50` starts at the next number after 50, and stores a prefix as the
+range from the prefix to the first string after it. The text converts them back: `> 50`, `'IB'…`. Of
+a range end and its neighbour it shows the one with fewer digits, which is probably the one that the
+user wrote. The text is for reading and is never parsed.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,17 +37,9 @@ from anabranch.model.language.tokens import expression_text, string_text
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.value_set import FALSE_BIT, TRUE_BIT, NumberRange, TextRange, ValueSet
 
-# Constraints of the normal form, in words a person reads.
-#
-# The normal form keeps ranges of numbers with both ends included, so `price > 50` starts at the
-# number after 50, and a prefix is the range from the prefix to the first text behind it. Here they
-# are turned back: `> 50`, `'IB'…`. Of an end and its neighbour the one with fewer digits is shown,
-# because that is likely the one that was written. The words are for reading; they are no filter and
-# nobody parses them.
-
 
 def constraint_text(values: ValueSet) -> str:
-    """What one attribute may be, such as `< 5 or = 'none' or absent`."""
+    """The permitted values of one attribute, such as `< 5 or = 'none' or absent`."""
     return " or ".join(_parts(values))
 
 
@@ -78,7 +76,7 @@ def _high_text(high: Number) -> str:
 
 
 def _digits(number: Number) -> str:
-    """The number, which is the same whether an integer or a float was written."""
+    """A number as text; the same for an integer and an equal float."""
     if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX and number == int(number):
         return str(int(number))
     return repr(number)
@@ -97,7 +95,7 @@ def _text_text(piece: TextRange) -> str:
 
 app = typer.Typer(
     name="filter",
-    help="Check filters, try them on events, compare them.",
+    help="Check filters, match them against events, compare them.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -121,8 +119,8 @@ def check(
 ) -> None:
     """Parse a filter; print its canonical text and its normal form.
 
-    The normal form is a list of conjunctions, any one of which suffices. What is not a condition on
-    one attribute alone is shown as "and", and is evaluated as it stands.
+    The normal form is a list of conjunctions; an event matches if any of them does. Conditions
+    on more than one attribute are shown with "and" and are evaluated as written.
     """
     checked = _filter(_text(text, file), tuples)
     if as_json:
@@ -137,7 +135,7 @@ def match(
     *,
     event: Annotated[
         list[str] | None,
-        typer.Option("--event", "-e", metavar="JSON", help="An event; may be repeated."),
+        typer.Option("--event", "-e", metavar="JSON", help="An event; repeatable."),
     ] = None,
     tuples: Tuples = False,
     as_json: Json = False,
@@ -145,7 +143,7 @@ def match(
     """Print the events that match a filter.
 
     Events are JSON objects, given with --event or one per line on stdin. Matching lines are printed
-    as they came; with --json there is one answer for every event.
+    unchanged; with --json there is one answer for every event.
     """
     chosen = _filter(text, tuples)
     lines = [one.encode() for one in event] if event else typer.get_binary_stream("stdin")
@@ -165,10 +163,10 @@ def covers(
     tuples: Tuples = False,
     as_json: Json = False,
 ) -> None:
-    """Tell whether every event that matches B also matches A.
+    """Check whether every event that matches B also matches A.
 
-    "yes" is always right. "no" may also mean that the filters are of a kind for which covering
-    cannot be decided. For "intersects" it is the other way round.
+    "yes" is always correct. "no" can also mean that covering cannot be decided for these filters.
+    For "intersects" it is the opposite: "no" is always correct.
     """
     first, second = _filter(wide, tuples), _filter(narrow, tuples)
     answers = {
@@ -185,7 +183,7 @@ def covers(
 
 def _text(text: str | None, file: Path | None) -> str:
     if (text is None) == (file is None):
-        raise CommandError("give either a filter or --file, one of the two")
+        raise CommandError("give either a filter or --file")
     if file is None:
         assert text is not None
         return text
@@ -200,7 +198,7 @@ def _filter(text: str, tuples: bool) -> Filter:
 
 
 def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that hold anything, without their ends, and where they stand."""
+    """Lines that are not blank, without their line ends, and their numbers."""
     for number, line in enumerate(lines, 1):
         if line.strip():
             yield number, line.rstrip(b"\r\n")
@@ -210,7 +208,7 @@ def _event(line: bytes, number: int) -> Event:
     try:
         return Event(msgspec.json.decode(line, type=dict[str, Value | None]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(f"event {number} is no flat JSON object: {error}") from None
+        raise CommandError(f"event {number} is not a flat JSON object: {error}") from None
     except EventError as error:
         raise CommandError(f"event {number}: {error}") from None
 
@@ -219,7 +217,7 @@ def _summary(checked: Filter) -> Iterator[str]:
     conjunctions = checked.conjunctions
     yield f"filter: {checked}"
     if not conjunctions:
-        yield "matches nothing: the filter contradicts itself"
+        yield "matches no event: the filter is contradictory"
         return
     yield f"normal form: {len(conjunctions)} {_plural('conjunction', len(conjunctions))}"
     for number, conjunction in enumerate(conjunctions, 1):

@@ -1,9 +1,9 @@
-"""`anabranch log`: look at the log of a broker, verify it, repair it when nothing else helps, and
-renew it when it is an old copy.
+"""`anabranch log`: inspect, verify, repair and renew the log of a broker.
 
 The directory is a broker's state directory, or a plain directory of segments, such as a copy. All
-but `repair` and `renew` only read, and work while the broker runs. Of a corrupt log, what is good
-before the damage is shown, and then the damage is told.
+commands except `repair` and `renew` are read-only and work while the broker runs. For a corrupt log
+they print the records before the damage and then report the damage. `repair` truncates a corrupt
+log as a last resort; `renew` continues a log that was restored from an old copy.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ from anabranch.store.log_repair import HeldForRenewal, Repair, RepairPlan, Verif
 from anabranch.store.log_repair import verify as verify_log
 from anabranch.store.segment import CorruptError
 
-#: No stream gets this far.
+#: An upper bound that no stream reaches.
 TICK_MAX = 1 << 61
 
 app = typer.Typer(
@@ -64,32 +64,32 @@ def cat(
     directory: Directory,
     *,
     start: Annotated[
-        int | None, typer.Option("--from", metavar="TICK", min=1, help="Begin with this tick.")
+        int | None, typer.Option("--from", metavar="TICK", min=1, help="First tick to print.")
     ] = None,
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Begin at this time: 2026-01-31T12:00, or 90s, 10m, 2h, 3d ago."
+            metavar="TIME", help="Start time: 2026-01-31T12:00, or an age: 90s, 10m, 2h, 3d."
         ),
     ] = None,
     end: Annotated[
-        int | None, typer.Option("--to", metavar="TICK", min=1, help="End with this tick.")
+        int | None, typer.Option("--to", metavar="TICK", min=1, help="Last tick to print.")
     ] = None,
     where: Annotated[
-        str | None, typer.Option(metavar="FILTER", help="Only events that match.")
+        str | None, typer.Option(metavar="FILTER", help="Print only events that match.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Also ticks without an event that is kept.")
+        bool, typer.Option("--all", help="Print ticks without a stored event too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Print the events of a log, one per line.
 
-    A line is tick, time, id and attributes; with --json it is one document with all of the event,
-    the payload in base64.
+    A line has tick, time, id and attributes. With --json it is one document with the whole event
+    and its payload in base64.
     """
     if start is not None and since is not None:
-        raise CommandError("give --from or --since, one of the two")
+        raise CommandError("--from and --since are mutually exclusive")
     lines = RecordLines(None if where is None else Filter.parse(where), everything, as_json)
     since_ns = None if since is None else moment_ns(since, datetime.now(UTC))
     place = log_view.locate(directory)
@@ -106,7 +106,7 @@ def cat(
 
 @app.command()
 def verify(directory: Directory, *, as_json: Json = False) -> None:
-    """Check every record of a log, and its indexes; exit code 1 if it is corrupt."""
+    """Verify every record and index of a log; exit code 1 if it is corrupt."""
     place = log_view.locate(directory)
     try:
         with steps_on_stderr() as steps:
@@ -126,9 +126,9 @@ def verify(directory: Directory, *, as_json: Json = False) -> None:
 
 @app.command()
 def aside(directory: Directory, *, as_json: Json = False) -> None:
-    """List records of the catalog that a start could not read and has set aside.
+    """List catalog records that the broker could not read at start and set aside.
 
-    With --json a document has the bytes too, in base64.
+    With --json the output includes their bytes in base64.
     """
     found = log_view.read_aside(log_view.locate(directory))
     for row in found:
@@ -138,22 +138,22 @@ def aside(directory: Directory, *, as_json: Json = False) -> None:
             what = f"{row.table} {row.key!r}, {counted(row.size, 'byte')}"
             typer.echo(f"{_time_text(row.time_ns)}  {what}: {row.reason}")
     if not found and not as_json:
-        typer.echo("nothing is set aside")
+        typer.echo("no records are set aside")
 
 
 @app.command()
 def repair(
     path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Give up what a corrupt log cannot be trusted with: the bad tick and all later ones.
+    """Truncate a corrupt log: remove the corrupt tick and all later ones.
 
-    PATH is what the error named. The broker must not run. A good copy of the file in its place is
-    better; what is cut off is kept in a file that ends with .damaged.
+    PATH is the path in the error message. The broker must not be running. Restoring a good copy of
+    the file is better. The removed bytes are kept in a file that ends with .damaged.
     """
     if not path.exists() and not path.parent.is_dir():
-        raise CommandError(f"{path} does not exist; give the path that the error named")
+        raise CommandError(f"{path} does not exist; give the path in the error message")
     work = Repair(path)
     try:
         with steps_on_stderr() as steps:
@@ -164,11 +164,11 @@ def repair(
             return
         for line in _plan_lines(plan):
             typer.echo(line)
-        if not yes and not typer.confirm("Give this up?"):
+        if not yes and not typer.confirm("Remove these records?"):
             typer.echo("nothing was changed")
             raise typer.Exit(EXIT_USAGE)
         for kept in work.perform(plan):
-            typer.echo(f"kept what was taken out in {kept}")
+            typer.echo(f"kept the removed bytes in {kept}")
         typer.echo("repaired; the broker can be started")
     finally:
         work.close()
@@ -184,7 +184,7 @@ def renew(
             metavar="TICK",
             min=0,
             max=TICK_MAX,
-            help="A tick that the stream is known to have had, if the broker does not know.",
+            help="A tick that the stream has reached, if no broker has reported it.",
             show_default=False,
         ),
     ] = 0,
@@ -194,15 +194,16 @@ def renew(
             metavar="TICKS",
             min=0,
             max=LOST_TICKS_MAX,
-            help="How many ticks to leave out above all that are known.",
+            help="Ticks to skip above the highest known tick.",
         ),
     ] = SPARE_TICKS,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Go on with a log that is an old copy, with ticks that its stream never had.
+    """Continue a log that was restored from an old copy, at ticks its stream never used.
 
-    DIR is the state directory of a broker that refuses events because other brokers know more of
-    its stream. The broker must not run. The newest copy of the log in its place is better.
+    DIR is the state directory of a broker that rejects events because other brokers have later
+    ticks of its stream. The broker must not be running. Restoring the newest copy of the log is
+    better.
     """
     if not path.exists():
         raise CommandError(f"{path} does not exist; give the state directory of the broker")
@@ -211,8 +212,8 @@ def renew(
         plan = work.plan(above, spare)
         if plan is None:
             typer.echo(
-                f"nothing to renew: no broker has objected to the log in {work.directory}; if you"
-                " know of a tick that it lost, give --above"
+                f"nothing to renew: no broker has objected to the log in {work.directory}; if it"
+                " lost a tick that you know of, give --above"
             )
             return
         for line in _renewal_lines(plan.what):
@@ -224,8 +225,8 @@ def renew(
             steps.begin("writing", max(plan.what.base - plan.what.last, 1))
             kept = work.perform(plan, steps.advance)
         if kept is not None:
-            typer.echo(f"kept the segments that were written again in {kept}")
-        typer.echo(f"renewed; the stream goes on after tick {plan.what.base:,}, start the broker")
+            typer.echo(f"kept the rewritten segments in {kept}")
+        typer.echo(f"renewed; the stream continues after tick {plan.what.base:,}; start the broker")
     finally:
         work.close()
 
@@ -234,18 +235,18 @@ def renew(
 
 
 def _size(place: log_view.LogPlace) -> int:
-    """Bytes of all segments; about, if the broker runs."""
+    """Bytes of all segments; approximate while the broker runs."""
     return sum(path.stat().st_size for path in place.directory.glob("*.segment")) or 1
 
 
 def _readable(
     place: log_view.LogPlace, progress: Callable[[int], None] = lambda _bytes: None
 ) -> tuple[list[tuple[log_view.SegmentView, Piece]], CorruptError | None]:
-    """The segments up to the first damage, with what is good of the damaged one; the damage."""
+    """The segments up to the first damage, with the valid part of the damaged one; the damage."""
     found: list[tuple[log_view.SegmentView, Piece]] = []
     try:
         for each in log_view.segments(place, record_time_ns, progress):
-            found.append(each)  # noqa: PERF402 - what came before the damage has to stay
+            found.append(each)  # noqa: PERF402 - keep the segments before the damage
     except CorruptError as error:
         return found, error
     return found, None
@@ -260,11 +261,11 @@ def _records(
     if since_ns is not None:
         start = tick_at_time(pieces, since_ns, record_time_ns)
     elif start is not None and start < first_tick:
-        raise CommandError(f"tick {start} is not kept any more, the oldest one is {first_tick}")
+        raise CommandError(f"tick {start} is no longer retained; the oldest is {first_tick}")
     return records_after(pieces, first_tick if start is None else start)
 
 
-# -- what is printed ----------------------------------------------------------------------------
+# -- printing -----------------------------------------------------------------------------------
 
 
 def _segments_table(place: log_view.LogPlace, found: list[log_view.SegmentView]) -> Table:
@@ -303,10 +304,10 @@ def _corrupt_document(error: CorruptError) -> dict[str, object]:
 
 def _verified_lines(verified: Verified) -> Iterator[str]:
     for finding in verified.findings:
-        yield f"note: {finding}; the next start mends it"
+        yield f"note: {finding}; the next start repairs it"
     ticks = f"ticks {verified.first_tick:,}–{verified.last_tick:,}"
     if not verified.records:
-        ticks = "no tick"
+        ticks = "no ticks"
     yield (
         f"good: {counted(verified.segments, 'segment')}, {counted(verified.records, 'record')},"
         f" {ticks}, {counted(verified.bytes, 'byte')}"
@@ -315,15 +316,15 @@ def _verified_lines(verified: Verified) -> Iterator[str]:
 
 def _renewal_lines(plan: LogRenewal) -> Iterator[str]:
     yield (
-        f"lost: ticks {plan.last + 1:,}–{plan.base:,}; subscribers that have not got them are told"
-        " that they are withheld"
+        f"lost: ticks {plan.last + 1:,}–{plan.base:,}; reported as withheld to subscribers that"
+        " have not received them"
     )
     if plan.disputed:
         yield (
-            f"again: the events of ticks {plan.disputed_first:,}–{plan.disputed_last:,}, which"
-            f" stand for other events elsewhere, are published again after tick {plan.base:,}"
+            f"republished: the events of ticks {plan.disputed_first:,}–{plan.disputed_last:,} after"
+            f" tick {plan.base:,}, because other brokers have other events at these ticks"
         )
-    yield "publishers that are connected open new incarnations"
+    yield "connected publishers open new incarnations"
 
 
 def _plan_lines(plan: RepairPlan) -> Iterator[str]:
@@ -331,10 +332,10 @@ def _plan_lines(plan: RepairPlan) -> Iterator[str]:
     if plan.lost_ticks:
         yield (
             f"lost: the records of ticks {plan.tick:,}–{plan.last_tick:,}, {plan.lost_ticks:,} in"
-            " all; subscribers that have not got them are told that they are withheld"
+            " all; reported as withheld to subscribers that have not received them"
         )
     else:
-        yield "lost: no record that is known of"
-    yield f"taken out: {plan.cut_bytes:,} bytes of {plan.path.name}"
+        yield "lost: no known record"
+    yield f"removed: {plan.cut_bytes:,} bytes of {plan.path.name}"
     for path in plan.later:
-        yield f"taken out: {path.name}"
+        yield f"removed: {path.name}"

@@ -1,7 +1,7 @@
-"""The `anabranch` command itself: what it offers, and its global options.
+"""The `anabranch` command: its commands and global options.
 
-Each family of commands is a module (or package) of its own that brings a `typer` application; this
-one puts them together. How failures are told is in `errors`.
+Each command group is a module or package with its own `typer` application; this module assembles
+them. `errors` defines how failures are reported.
 """
 
 from typing import Annotated
@@ -83,19 +83,19 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    # The callback of the option does the work.
+    # Handled by the option's callback.
     version: Annotated[
         bool,
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
-    # Read by the group when something unexpected happens.
+    # Read by `CommandGroup` when a command raises an unexpected exception.
     debug: Annotated[
         bool, typer.Option("--debug", help="Show the traceback of an unexpected failure.")
     ] = False,
 ) -> None:
-    """Options that come before the command."""
+    """Global options, given before the command."""
 
 
 def main() -> None:

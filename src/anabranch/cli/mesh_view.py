@@ -1,7 +1,7 @@
-"""A mesh as text: who has links to whom, and what its shape means in words.
+"""Renders a mesh as text: the links of each broker and a summary of its properties.
 
-A graph cannot be drawn as a tree, so every broker has a line of its own with its neighbours. Lines
-are folded at `COLUMNS`, and of many findings only the gravest are told; `--json` has all of them.
+A mesh cannot be drawn as a tree, so each broker gets one line with its neighbours. Lines are folded
+at `COLUMNS`. Of many findings only the most severe are printed; `--json` has all of them.
 """
 
 import re
@@ -15,12 +15,12 @@ from anabranch.model.network import Network
 
 COLUMNS = 80
 #: Brokers, and links, whose loss is explained.
-_TOLD_MAX = 8
+_SHOWN_MAX = 8
 _DIGITS = re.compile("([0-9]+)")
 
 
 def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
-    """What the mesh is, and what its shape means."""
+    """Size, paths, protection and single points of failure."""
     network = file.network
     yield from heading(file, survey)
     degrees = [len(network.links_of(broker)) for broker in network.brokers]
@@ -32,18 +32,18 @@ def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
     yield "if one broker dies:"
     yield from _losses(survey.cuts)
     if len(survey.edges) > 1:
-        yield "  an edge: its clients roam to another edge, if they know one"
+        yield "  an edge: its clients roam to another edge, if they have its address"
     else:
-        yield f"  {survey.edges[0]}: its clients wait until it is back"
+        yield f"  {survey.edges[0]}: its clients wait until it restarts"
     yield "if one link is lost:"
     yield from _losses({" – ".join(link): parts for link, parts in survey.link_cuts.items()})
     for site in survey.idle_sites:
         relay = named(network.members(site))
-        yield f"note: relay {relay} has one link only and carries nothing; add another one"
+        yield f"note: relay {relay} has only one link and carries no events; add another link"
 
 
 def neighbours(network: Network) -> Iterator[str]:
-    """Every broker with its links."""
+    """One line per broker with its links."""
     brokers = network.brokers
     if all(len(network.links_of(broker)) == len(brokers) - 1 for broker in brokers):
         yield f"every broker has a link to all {len(brokers) - 1} others:"
@@ -60,14 +60,14 @@ def neighbours(network: Network) -> Iterator[str]:
 
 def _losses(cuts: Mapping[str, Parts]) -> Iterator[str]:
     if not cuts:
-        yield "  nobody is cut off"
+        yield "  no broker is cut off"
         return
     gravest = sorted(cuts, key=lambda name: sum(map(len, cuts[name][1:])), reverse=True)
-    for name in gravest[:_TOLD_MAX]:
+    for name in gravest[:_SHOWN_MAX]:
         parts = " | ".join(map(named, cuts[name]))
-        yield from _folded(f"  {name}: cut off from each other: {parts}", "    ")
-    if len(cuts) > _TOLD_MAX:
-        yield f"  and {len(cuts) - _TOLD_MAX} more that cut others off; --json names all"
+        yield from _folded(f"  {name}: splits the network: {parts}", "    ")
+    if len(cuts) > _SHOWN_MAX:
+        yield f"  and {len(cuts) - _SHOWN_MAX} more that split the network; --json lists all"
 
 
 def _label(network: Network, broker: str) -> str:
@@ -75,7 +75,7 @@ def _label(network: Network, broker: str) -> str:
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
-    """In the order in which people look for them: b2 before b10."""
+    """Natural order: b2 before b10."""
     parts = {name: _DIGITS.split(name) for name in names}
     keys = {n: [(int(p), "") if p.isdecimal() else (-1, p) for p in ps] for n, ps in parts.items()}
     return sorted(keys, key=lambda name: (keys[name], name))
@@ -87,7 +87,7 @@ def _span(numbers: list[int]) -> str:
 
 
 def _folded(line: str, indent: str) -> list[str]:
-    """A line as several, which begin with the indent but for the first."""
+    """Wrap a line with a hanging indent."""
     return wrap(
         line, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

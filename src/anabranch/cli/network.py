@@ -1,4 +1,4 @@
-"""`anabranch network`: look at network files, begin one, and make certificates for trials."""
+"""`anabranch network`: check and create network files, and create certificates for trials."""
 
 from importlib import resources
 from pathlib import Path
@@ -20,7 +20,7 @@ from anabranch.config.toml_reader import quoted_text
 
 app = typer.Typer(
     name="network",
-    help="Write, check and change network files; make trial certificates.",
+    help="Create, check and change network files; create trial certificates.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -37,10 +37,10 @@ def check(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a network file, explain the shape of its network and draw it.
+    """Check a network file, draw its network and explain its shape.
 
-    Says where brokers listen, how far events travel, and whose loss would cut off whom. Of a mesh,
-    which cannot be drawn, it lists who has links to whom.
+    Prints the addresses of brokers, the longest path, and which failures would split the network.
+    For a mesh it lists the links of each broker in place of a drawing.
     """
     loaded = load(file)
     seen = survey(loaded.network)
@@ -66,14 +66,14 @@ def new(
         Path | None, typer.Option("--out", "-o", help="Write to this file instead of stdout.")
     ] = None,
     no_secret: Annotated[
-        bool, typer.Option("--no-secret", help="Make no secret for the links between brokers.")
+        bool, typer.Option("--no-secret", help="Do not create a secret for links between brokers.")
     ] = False,
 ) -> None:
     """Write a commented example of a network file.
 
-    SHAPE is single, pair, star, chain, redundant (sites of two and three relays), wide,
-    mesh or braided (a mesh of ten). With --out, a random secret that brokers prove to each other
-    is written beside it, into a file of the same name with the suffix .secret.
+    SHAPE is single, pair, star, chain, redundant (sites of two and three relays), wide, mesh or
+    braided (a mesh of ten brokers). With --out, a random secret with which brokers authenticate
+    each other is written beside it, to a file of the same name with the suffix .secret.
     """
     text = example(shape)
     if out is None:
@@ -84,30 +84,30 @@ def new(
         with out.open("x", encoding="utf-8") as file:
             file.write(text if secret is None else with_secret(text, secret.name))
             if secret is not None:
-                _make_secret(secret, out)
+                _create_secret_file(secret, out)
     except FileExistsError:
-        raise CommandError(f"{out} is there already; remove it or choose another name") from None
+        raise CommandError(f"{out} already exists; remove it or choose another name") from None
     typer.echo(f"wrote {out}; see: anabranch network check {out}", err=True)
     if secret is not None:
-        typer.echo(f"wrote {secret}; every broker needs it, and nobody else", err=True)
+        typer.echo(f"wrote {secret}; copy it to every broker and keep it private", err=True)
 
 
-def _make_secret(path: Path, out: Path) -> None:
+def _create_secret_file(path: Path, out: Path) -> None:
     try:
         create_secret(path)
     except FileExistsError:
         out.unlink()
         raise CommandError(
-            f"{path} is there already, and a secret is not overwritten; remove it, choose another"
-            " name, or use --no-secret and name it as secret_file yourself"
+            f"{path} already exists, and secrets are not overwritten; remove it, choose another"
+            " name, or use --no-secret and set secret_file in the file"
         ) from None
 
 
 def with_secret(text: str, name: str) -> str:
-    """The text of an example in which the brokers prove a secret."""
+    """The text of an example with a `secret_file`."""
     head, key, rest = text.partition("revision = 1\n")
     assert key, "an example has a revision"
-    lines = "# What brokers prove to each other; mode 0600, on every machine, in no repository.\n"
+    lines = "# Shared secret of the brokers; mode 0600, on every machine, never in a repository.\n"
     return f"{head}{key}{lines}secret_file = {quoted_text(name)}\n{rest}"
 
 
@@ -115,14 +115,14 @@ def with_secret(text: str, name: str) -> str:
 def certificates(
     file: FilePath,
     *,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Validity in days.")] = 365,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Make the brokers' files anew, even if they are there.")
+        bool, typer.Option("--renew", help="Replace existing keys and certificates of brokers.")
     ] = False,
 ) -> None:
-    """Make an authority and a certificate for every broker, for trials.
+    """Create a CA and a certificate for every broker, for trials.
 
-    Writes the files that [tls] names and keeps those that are there already.
+    Writes the files that [tls] names. Existing files are kept.
     """
     loaded = load(file)
     try:
@@ -131,7 +131,7 @@ def certificates(
         )
     except ImportError:
         raise CommandError(
-            "making certificates needs the package cryptography;"
+            "creating certificates requires the package cryptography;"
             " install it with: pip install 'anabranch[certificates]'"
         ) from None
     made = make_certificates(loaded, days=days, renew=renew)
@@ -148,7 +148,7 @@ def example(shape: ShapeName) -> str:
 
 
 def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
-    """All that `check` says, for programs."""
+    """The JSON document of `check`."""
     network = file.network
     return {
         "network": file.name,

@@ -1,8 +1,8 @@
-"""`anabranch network add-broker …, apply`: a network file's next revision, and its way to brokers.
+"""`anabranch network add-broker …, apply`: edit a network file and apply it to a running network.
 
-The commands that add and remove write the next revision of a file and nothing else; `apply` makes a
-network that runs on this machine the one of the file. What they may do is decided in
-`config.network_edit` and `devnet.resize`.
+The commands that add and remove write the next revision of a file and nothing else; `apply` changes
+a network that runs on this machine to match the file. `config.network_edit` and `devnet.resize`
+define the permitted changes.
 """
 
 from pathlib import Path
@@ -21,15 +21,14 @@ from anabranch.devnet.directory import home_of
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Broker = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
-Host = Annotated[str, typer.Option("--host", help="What others dial.")]
-Port = typer.Option(min=0, max=65_535, help="A port; 0: chosen by `anabranch up`.")
+Host = Annotated[str, typer.Option("--host", help="Host that others connect to.")]
+Port = typer.Option(min=0, max=65_535, help="Port; 0: chosen by `anabranch up`.")
 PortNumber = Annotated[int, Port]
-Listen = Annotated[str, typer.Option("--listen", help="Where it listens, if not at its host.")]
-State = Annotated[Path | None, typer.Option("--state", help="Its state directory.")]
+Listen = Annotated[str, typer.Option("--listen", help="Address to listen on. Default: the host.")]
+State = Annotated[Path | None, typer.Option("--state", help="State directory.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Put these commands into a group."""
     app.command("add-broker")(add_broker)
     app.command("add-site")(add_site)
     app.command("remove-broker")(remove_broker)
@@ -43,18 +42,16 @@ def add_broker(
     file: FilePath,
     name: Name,
     *,
-    site: Annotated[
-        str | None, typer.Option("--site", help="A relay: another broker of this site.")
-    ] = None,
+    site: Annotated[str | None, typer.Option("--site", help="Add a relay to this site.")] = None,
     below: Annotated[
         str | None,
-        typer.Option("--below", help="An edge: below this site, or this broker of a tree."),
+        typer.Option("--below", help="Add an edge below this site, or this broker of a tree."),
     ] = None,
     link_to: Annotated[
         list[str] | None,
-        typer.Option("--link-to", help="In a mesh: a broker that it has a link to; repeat it."),
+        typer.Option("--link-to", help="In a mesh: link to this broker; repeatable."),
     ] = None,
-    relay: Annotated[bool, typer.Option("--relay", help="In a mesh: without clients.")] = False,
+    relay: Annotated[bool, typer.Option("--relay", help="In a mesh: accept no clients.")] = False,
     host: Host = LOOPBACK,
     clients: PortNumber = 0,
     links: PortNumber = 0,
@@ -62,18 +59,19 @@ def add_broker(
     listen: Listen = "",
     state: State = None,
 ) -> None:
-    """Write the next revision of a network file, with another broker.
+    """Add a broker to a network file.
 
-    Comments and layout of the file are kept; the previous revision stays beside it.
+    Writes the next revision of the file and keeps its comments. The previous revision stays beside
+    it.
     """
     at = At(host=host, clients=clients, links=links, observe=observe, listen=listen, state=state)
     if [site is None, below is None, not link_to].count(False) != 1:
         raise CommandError(
-            "say where it is: --site SITE for a relay, --below SITE for an edge, or in a mesh"
-            " --link-to BROKER"
+            "give the place of the broker: --site SITE for a relay, --below SITE for an edge, or"
+            " --link-to BROKER in a mesh"
         )
     if relay and not link_to:
-        raise CommandError("--relay goes with --link-to; in a site, every broker is a relay")
+        raise CommandError("--relay requires --link-to; in a site, every broker is a relay")
     if link_to:
         _write(network_edit.add_linked(load(file), name, link_to, at, is_relay=relay))
     elif site is not None:
@@ -86,44 +84,49 @@ def add_site(
     file: FilePath,
     name: Name,
     *,
-    broker: Annotated[list[str], typer.Option("--broker", help="A broker of it; repeat it.")],
-    join: Annotated[list[str], typer.Option("--join", help="A site to join it to; repeat it.")],
+    broker: Annotated[
+        list[str], typer.Option("--broker", help="A broker of the site; repeatable.")
+    ],
+    join: Annotated[list[str], typer.Option("--join", help="A site to connect to; repeatable.")],
     host: Host = LOOPBACK,
 ) -> None:
-    """Write the next revision of a network file, with another site.
+    """Add a site to a network file.
 
-    Brokers that are new get free ports, all on the same host; change them in the file if need be.
+    Writes the next revision of the file. New brokers get free ports on the same host; edit the file
+    to change them.
     """
     _write(network_edit.add_site(load(file), name, broker, join, At(host=host)))
 
 
 def remove_broker(file: FilePath, name: Name) -> None:
-    """Write the next revision of a network file, without a broker."""
+    """Remove a broker from a network file."""
     _write(network_edit.remove_broker(load(file), name))
 
 
 def remove_site(file: FilePath, name: Name) -> None:
-    """Write the next revision of a network file, without a site and its brokers."""
+    """Remove a site and its brokers from a network file."""
     _write(network_edit.remove_site(load(file), name))
 
 
 def add_link(file: FilePath, one: Broker, other: Broker) -> None:
-    """Write the next revision of a network file, with another link of its mesh."""
+    """Add a link to the mesh of a network file."""
     _write(network_edit.add_link(load(file), one, other))
 
 
 def remove_link(file: FilePath, one: Broker, other: Broker) -> None:
-    """Write the next revision of a network file, without a link of its mesh.
+    """Remove a link from the mesh of a network file.
 
-    A link without which the network would be cut in two is not removed.
+    Refuses to remove a link whose loss would split the network.
     """
     _write(network_edit.remove_link(load(file), one, other))
 
 
 def _write(file: NetworkFile) -> None:
     kept = network_edit.rewrite(file)
-    typer.echo(f"wrote {file.path}, revision {file.revision}; the one before is {kept}", err=True)
-    typer.echo(f"when its network is to become this: anabranch network apply {file.path}", err=True)
+    typer.echo(
+        f"wrote {file.path}, revision {file.revision}; the previous revision is {kept}", err=True
+    )
+    typer.echo(f"to change the running network: anabranch network apply {file.path}", err=True)
 
 
 def apply(
@@ -132,21 +135,21 @@ def apply(
     state: Annotated[
         Path | None,
         typer.Option(
-            help="The directory of the running network.  [default: anabranch-NAME, beside the file]"
+            help="Directory of the running network.  [default: anabranch-NAME, beside the file]"
         ),
     ] = None,
     abandon: Annotated[
         bool,
-        typer.Option("--abandon", help="Remove edges at once; what only they have is lost."),
+        typer.Option("--abandon", help="Remove edges without draining; their events are lost."),
     ] = False,
     within: Annotated[
-        float, typer.Option("--within", min=1.0, help="Seconds that each step may take.")
+        float, typer.Option("--within", min=1.0, help="Time limit of each step in seconds.")
     ] = 60.0,
 ) -> None:
-    """Make a network that `anabranch up` runs the one of this file, without stopping it.
+    """Apply a network file to the network that `anabranch up` runs, without stopping it.
 
-    Edges that leave are drained first: their clients go elsewhere, and everybody gets all of their
-    events. Then new brokers start, the others take the file, and those that are gone are stopped.
+    Edges that leave are drained first: their clients move to other edges, and all of their events
+    are delivered. Then new brokers start, the others load the file, and removed brokers stop.
     """
     loaded = load(file)
     directory = state or home_of(loaded)

@@ -1,7 +1,8 @@
-"""A network as text: its tree of sites drawn with lines, and what its shape means in words.
+"""Renders a tree network as text: a drawing of its sites and a summary of its properties.
 
-The tree hangs from its middle site. A client site whose broker is also in the site above it is no
-line of its own; the site above says that clients attach there. `mesh_view` is for what is no tree.
+The root of the drawing is the site in the centre. A client site whose broker is also a member of
+the site above it is not drawn as a line; the label of the site above mentions its clients.
+`mesh_view` renders meshes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ def _below(network: Network, site: str, above: str, indent: str) -> Iterator[str
 
 
 def _own_clients(network: Network, site: str) -> list[str]:
-    """The client sites next to this one whose broker is in this one too."""
+    """The adjacent client sites whose broker is also a member of this site."""
     members, edges = network.members(site), network.edges
     return [each for each in network.neighbours(site) if each in edges and each in members]
 
@@ -54,30 +55,30 @@ def _label(network: Network, site: str) -> str:
     return f"{site}: {' '.join(members)}{at}"
 
 
-# -- in words ------------------------------------------------------------------------------------
+# -- summary -------------------------------------------------------------------------------------
 
 
 def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
-    """What the network is, and what its shape means."""
+    """Size, paths, protection and single points of failure."""
     network = file.network
     yield from heading(file, survey)
     links = counted(len(survey.links), "link")
-    # A tree of brokers has sites that nobody wrote.
+    # The sites of a tree of brokers are implicit; do not count them.
     long_form = isinstance(file.shape, SitesShape)
     yield f"{counted(len(network.sites), 'site')}, {links}" if long_form else links
     if survey.hops:
         yield f"longest path: {counted(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
     yield protection(file)
-    yield from _deaths(survey)
+    yield from _broker_losses(survey)
     for site in survey.idle_sites:
         yield (
-            f"note: site {site} is a leaf without clients and carries nothing; name a site with one"
-            " broker like that broker to let clients attach"
+            f"note: site {site} is a leaf without clients and carries no events; to let clients"
+            " connect to a site with one broker, give it the name of that broker"
         )
 
 
 def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
-    """What the network is called, and how many brokers it has."""
+    """Name, revision and number of brokers."""
     yield f"network {file.name}, revision {file.revision}, {file.routing} routing"
     relays = f"; {counted(len(survey.relays), 'relay')}" if survey.relays else ""
     edges = f"{counted(len(survey.edges), 'edge')} with clients"
@@ -85,41 +86,41 @@ def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
 
 
 def protection(file: NetworkFile) -> str:
-    """Who could listen to its connections, and how brokers know each other."""
+    """Encryption of connections and authentication of brokers."""
     secret = ""
     if file.secret_file is not None:
-        secret = f"; brokers prove the secret in {file.secret_file.name}"
+        secret = f"; links use the secret in {file.secret_file.name}"
     elif file.tls is None and len(file.brokers) > 1:
-        secret = "; brokers prove no secret"
+        secret = "; brokers are not authenticated"
     if file.tls is not None:
-        return f"connections: TLS 1.3, brokers by certificate{secret}"
+        return f"connections: TLS 1.3 with broker certificates{secret}"
     if all(broker.is_local for broker in file.brokers.values()):
-        return f"connections: plain, on this machine only{secret}"
-    plain = "connections: plain, also between machines: anybody there can read and write them"
+        return f"connections: plaintext, on this machine only{secret}"
+    plain = "connections: plaintext between machines, open to anybody on the path"
     return f"{plain}{secret}"
 
 
-def _deaths(survey: Survey) -> Iterator[str]:
+def _broker_losses(survey: Survey) -> Iterator[str]:
     yield "if one broker dies:"
     safe = [relay for relay in survey.relays if relay not in survey.cuts]
     if safe:
-        yield f"  {named(safe)}: nobody is cut off"
+        yield f"  {named(safe)}: no broker is cut off"
     for broker, parts in survey.cuts.items():
-        yield f"  {broker}: cut off from each other: {' | '.join(map(named, parts))}"
+        yield f"  {broker}: splits the network: {' | '.join(map(named, parts))}"
     if len(survey.edges) > 1:
-        yield "  an edge: its clients roam to another edge, if they know one"
+        yield "  an edge: its clients roam to another edge, if they have its address"
     else:
-        yield f"  {named(survey.edges)}: its clients wait until it is back"
+        yield f"  {named(survey.edges)}: its clients wait until it restarts"
 
 
 def named(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
+    """The first twelve names, and the number of the others."""
     shown = " ".join(names[:12])
     return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
 
 
 def counted(number: int, word: str) -> str:
-    """So many of something."""
+    """A count with its noun."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
@@ -127,7 +128,7 @@ def counted(number: int, word: str) -> str:
 
 
 def address(file: NetworkFile, broker: BrokerSettings, port: PortName) -> str:
-    """A port as text: an address, "free" where it is chosen later, "–" where none is needed."""
+    """A port as text: an address, "free" if it is chosen at start, "–" if none is needed."""
     if port not in ports_needed(file.network, broker.name):
         return "–"
     host = broker.observe_host if port == "observe" else broker.host
@@ -136,7 +137,7 @@ def address(file: NetworkFile, broker: BrokerSettings, port: PortName) -> str:
 
 
 def state_text(file: NetworkFile, broker: BrokerSettings) -> str:
-    """A state directory, as short as it can be said from where the file is."""
+    """A state directory, relative to the network file if it is below its directory."""
     place = file.path.parent.absolute()
     inside = broker.state.is_relative_to(place)
     return str(broker.state.relative_to(place) if inside else broker.state)

@@ -1,7 +1,14 @@
-"""What the command writes to stdout: lines for people, JSON for programs.
+"""Output of the command line: text and tables, JSON lines, and progress bars.
 
-JSON is one document per line, with sorted keys where the order says nothing. Text from the user's
-own data is printed as it is, never read as markup.
+JSON output is one document per line, with sorted keys. User data is printed literally and never
+interpreted as markup.
+
+Tables fit the terminal: if there is not enough room for all columns, the least important ones are
+left out. Values and headings are never truncated, so that they can be read and copied. Files and
+pipes have no width and get all columns.
+
+Progress bars of long commands go to stderr. A bar is redrawn only when a step advances, not by a
+thread, so that it does not disturb benchmark timings. If stderr is not a terminal, no bar is drawn.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,22 +27,21 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def print_json(document: object) -> None:
-    """One line of JSON."""
     typer.echo(_encoder.encode(document).decode())
 
 
 def counted(count: int, thing: str, things: str = "") -> str:
-    """So many of a thing, in words: `1 event`, `2,000 events`; the plural has an s, or is given."""
+    """A count with its noun: `1 event`, `2,000 events`. The plural defaults to the noun plus s."""
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
 
 
 def console() -> Console:
-    """A console on the stdout of this moment, which draws tables and takes text literally."""
+    """A console on the current stdout that prints text literally."""
     return Console(markup=False, highlight=False, emoji=False)
 
 
 def figures_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    """Names on the left, figures on the right."""
+    """A table with names on the left and figures on the right."""
     table = Table("", "", title=title, title_justify="left", show_header=False)
     table.columns[1].justify = "right"
     for name, figure in rows:
@@ -43,22 +49,18 @@ def figures_table(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-# Tables that fit: where there is no room for all columns, the less important ones are left out.
-#
-# No value and no heading is ever cut short, so what is shown can be read and copied. Into a file or
-# a pipe, which have no width, all columns go. This module keeps no state.
+# -- tables ----------------------------------------------------------------------------------------
 
-
-#: Between two columns.
+#: Spaces between two columns.
 _GAP = 2
-#: Of what goes into a file or a pipe.
+#: Width of output to a file or a pipe.
 _WIDTH_MAX = 1_000
-#: Text is not wider than this, wherever it goes.
+#: Width limit of folded text, on a terminal too.
 _TEXT_WIDTH_MAX = 100
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column: its heading, and how easily it is done without."""
+    """A column of a table: its heading and its importance."""
 
     title: str
     #: Columns of the highest rank are left out first; those of rank 0 stay.
@@ -67,7 +69,7 @@ class Column(msgspec.Struct, frozen=True):
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """The rows, with as many columns as there is room for. A row may end early."""
+    """A table of the rows with as many columns as fit. Missing cells at the end are empty."""
     widths = [
         max([cell_len(column.title), *(cell_len(row[n]) for row in rows if n < len(row))])
         for n, column in enumerate(columns)
@@ -75,7 +77,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int)
     chosen = _chosen([column.rank for column in columns], widths, width)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for n in chosen:
-        # What does not fit after all is folded, never cut.
+        # Cells that still do not fit are folded, not truncated.
         justify: JustifyMethod = "right" if columns[n].is_number else "left"
         table.add_column(columns[n].title, justify=justify, overflow="fold")
     for row in rows:
@@ -94,9 +96,9 @@ def _chosen(ranks: Sequence[int], widths: Sequence[int], width: int) -> list[int
 
 
 def folded(head: str, words: Sequence[str], width: int, indent: int) -> list[str]:
-    """A line that begins with `head`, and goes on below its first word where it is too long."""
+    """A line that begins with `head`, wrapped with a hanging indent. Words are never broken."""
     begin = f"{head:{indent}}"
-    # Words that belong together stay together.
+    # An item that contains spaces stays on one line.
     text = " ".join(word.replace(" ", "\0") for word in words)
     bound = max(min(width, _TEXT_WIDTH_MAX), indent + 20)
     lines = wrap(text, bound - indent, break_long_words=False, break_on_hyphens=False)
@@ -106,23 +108,19 @@ def folded(head: str, words: Sequence[str], width: int, indent: int) -> list[str
 
 
 def room(screen: Console) -> int:
-    """How wide something may be there."""
+    """The width available on a console."""
     return screen.width if screen.is_terminal else _WIDTH_MAX
 
 
 def show(screen: Console, *parts: RenderableType) -> None:
-    """Print tables and lines, each as wide as it is."""
+    """Print tables and lines at their own width."""
     if not screen.is_terminal:
         screen.width = _WIDTH_MAX
     for part in parts:
         screen.print(part)
 
 
-# Progress of long commands, as a bar on stderr.
-#
-# The bar is redrawn only when a step advances, never by a thread, so that it does not disturb what
-# a benchmark times. If stderr is not a terminal, no bar is drawn.
-
+# -- progress --------------------------------------------------------------------------------------
 
 Part = TypeVar("Part")
 
@@ -135,25 +133,23 @@ class Steps:
         self._task: TaskID | None = None
 
     def begin(self, name: str, total: int = 1) -> None:
-        """Finish the step before and show a new one of `total` parts."""
+        """Finish the previous step and start a step of `total` parts."""
         self.finish()
         self._task = self._progress.add_task(name, total=total)
         self._progress.refresh()
 
     def advance(self, parts: int = 1) -> None:
-        """Some parts of the current step are done."""
         if self._task is not None:
             self._progress.update(self._task, advance=parts, refresh=True)
 
     def follow(self, name: str, parts: Iterable[Part], total: int) -> Iterator[Part]:
-        """Show a new step of `total` parts, and give them as they come."""
+        """Start a step of `total` parts and advance it for every part yielded."""
         self.begin(name, total)
         for part in parts:
             yield part
             self.advance()
 
     def finish(self) -> None:
-        """The current step is done."""
         if self._task is not None:
             total = self._progress.tasks[self._task].total
             self._progress.update(self._task, completed=total, refresh=True)
@@ -162,7 +158,7 @@ class Steps:
 
 @contextmanager
 def steps_on_stderr() -> Iterator[Steps]:
-    """Steps shown on stderr while the block runs."""
+    """Show a progress bar on stderr while the block runs."""
     console = Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}"),

@@ -1,7 +1,8 @@
-"""`anabranch pattern`: patterns that stay in a network by themselves, for any number of readers.
+"""`anabranch pattern`: manage patterns that exist independently of their subscribers.
 
-`define` has one detected, `drop` ends it, `list` asks all brokers over their observe ports what
-they detect. `sub --matches ID` prints what is found; `sub --pattern TEXT` does without an id.
+`define` starts detection of a pattern, `drop` stops it, and `list` queries the observe ports of all
+brokers for their patterns. `sub --matches ID` prints the matches of a defined pattern;
+`sub --pattern TEXT` detects a pattern without an id.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from anabranch.core.patterns.join_points.join_points import JoinPointReport
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
 
-#: A client could not keep what lasts for less.
+#: The shortest lifetime that a client can renew in time.
 _LASTS_S_MIN = 2 * DEFAULT_OPTIONS.pattern_keep_s
-#: Characters of a pattern that a table shows.
+#: Characters of a pattern shown in the table.
 _TEXT_MAX = 100
 _COLUMNS = (
     Column("pattern"),
@@ -50,7 +51,7 @@ app = typer.Typer(
 
 
 class Where(StrEnum):
-    """Where a pattern is detected."""
+    """The placement of pattern detection."""
 
     simple = "simple"
     topology = "topology"
@@ -60,14 +61,13 @@ class Where(StrEnum):
 PlacementOption = Annotated[
     Where,
     typer.Option(
-        help="Where it is detected: simple (at the broker that is asked), topology (where the ways"
-        " to its publishers part) or cost (where that costs least)."
+        help="Where brokers detect the pattern: simple (at the client's broker), topology (where"
+        " the paths to its publishers diverge) or cost (where it is cheapest)."
     ),
 ]
 
 
 def placement_of(where: Where) -> Placement:
-    """What `--placement` says."""
     found: dict[Where, Placement] = {
         Where.simple: "simple",
         Where.topology: "topology",
@@ -88,13 +88,13 @@ def define(
         typer.Option(
             "--lasts",
             min=0,
-            help="Drop it when nobody kept it for so many seconds, at least"
-            f" {_LASTS_S_MIN:g}; 0: it stays. The same command keeps it once more.",
+            help="Drop the pattern if it is not renewed for this number of seconds, at least"
+            f" {_LASTS_S_MIN:g}; 0: never. Repeating the command renews it.",
         ),
     ] = 0,
     new: Annotated[
         bool,
-        typer.Option("--new", help="Nobody ever used the id: do not wait for brokers to say so."),
+        typer.Option("--new", help="The id was never used: do not wait for brokers to confirm it."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     network: connect_options.NetworkOption = None,
@@ -102,17 +102,19 @@ def define(
     plaintext: connect_options.PlaintextOption = False,
     within: connect_options.WithinOption = 10.0,
 ) -> None:
-    """Have a pattern detected under an id, from now on. An id is used once.
+    """Define a pattern under a new id and start detecting it.
 
     anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
 
-    Addresses are those that clients connect to. docs/PATTERNS.md is about the language.
+    Addresses are client ports. An id cannot be used again. The pattern language is described in
+    docs/PATTERNS.md.
     """
     if len(what) < 2 or connect_options.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")
     if 0 < lasts_s < _LASTS_S_MIN:
         raise CommandError(
-            f"--lasts {lasts_s} is too short: give at least {_LASTS_S_MIN:g} seconds, or 0 for ever"
+            f"--lasts {lasts_s} is too short: give at least {_LASTS_S_MIN:g} seconds, or 0 for no"
+            " expiry"
         )
     *addresses, pattern_id, text = what
     pattern = Pattern.parse(text)
@@ -126,13 +128,13 @@ def define(
             )
             return client.broker
 
-    # Where it is detected is not told: it may have been there before, at another broker.
+    # Do not print where the pattern is detected: it may already exist at another broker.
     asked = asyncio.run(work())
     if as_json:
         print_json({"pattern": pattern_id, "asked": asked, "text": str(pattern)})
     else:
-        place = "`anabranch pattern list` says where it is"
-        typer.echo(f"pattern {pattern_id!r} is defined, as asked at {asked}; {place}")
+        hint = "`anabranch pattern list` shows where it is detected"
+        typer.echo(f"defined pattern {pattern_id!r} through {asked}; {hint}")
 
 
 @app.command()
@@ -145,7 +147,7 @@ def drop(
     plaintext: connect_options.PlaintextOption = False,
     within: connect_options.WithinOption = 10.0,
 ) -> None:
-    """Have a pattern detected no more, at whichever broker that is."""
+    """Stop detecting a pattern, at any broker."""
     *addresses, pattern_id = what
     if connect_options.is_address(pattern_id) and not addresses and network is None:
         raise CommandError("give the id of the pattern after the addresses")
@@ -159,7 +161,7 @@ def drop(
     if as_json:
         print_json({"pattern": pattern_id, "dropped": True})
     else:
-        typer.echo(f"pattern {pattern_id!r} is dropped")
+        typer.echo(f"dropped pattern {pattern_id!r}")
 
 
 def _way(
@@ -181,13 +183,16 @@ def list_patterns(
     ] = None,
     *,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Ask all brokers of this file.")
+        Path | None, typer.Option("--network", "-n", help="Query all brokers of this network file.")
     ] = None,
     token_file: TokenFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per pattern.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per pattern.")
+    ] = False,
 ) -> None:
-    """List the patterns that brokers detect, and what came of them. Ends with 1 if a broker does
-    not answer."""
+    """List the patterns of brokers with their counters.
+
+    Exit code 1 if a broker does not answer."""
     asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))
     found = [
         (each.status.broker, point)
@@ -203,7 +208,7 @@ def list_patterns(
         rows = [_row(broker, point) for broker, point in found]
         show(screen, fitted(_COLUMNS, rows, room(screen)))
     else:
-        typer.echo("no broker that answers has a pattern")
+        typer.echo("no patterns")
     silent = [each for each in asked if each.status is None]
     for each in silent:
         typer.echo(f"note: {each.name}: {each.silence}", err=True)
@@ -212,11 +217,11 @@ def list_patterns(
 
 
 def _row(broker: str, point: JoinPointReport) -> list[str]:
-    state = "detects" if point.is_active else "starts"
+    state = "active" if point.is_active else "starting"
     return [
         point.pattern,
         broker,
-        f"goes to {point.goes_to}" if point.goes_to else state,
+        f"moving to {point.goes_to}" if point.goes_to else state,
         f"{point.lasts_s} s" if point.lasts_s else "",
         point.placement,
         f"{point.started}/{point.streams}",

@@ -1,14 +1,17 @@
 """`anabranch pub`: publish events from arguments, JSON lines or a CSV file.
 
-Events leave in the order in which they are read, many at a time; the command ends when each of them
-is confirmed, that is, safe in the log of the broker it went to. Progress goes to stderr. Rules:
+Events are sent in the order in which they are read, many in flight at a time. The command exits
+when every event is confirmed, that is, durable in the log of the broker that accepted it. Progress
+goes to stderr.
 
-1. A mistake in a regular file is found before anything of it is published. What comes through a
-   pipe is published as it comes.
-2. If something goes wrong before everything is confirmed, it says how many events are, and from
-   which line on to go on.
-3. What is advertised (`--advertise`) is all that is published; an event outside of it is a mistake
-   like any other.
+Rules
+
+1. A regular file is validated to its end before any of its events is published. Input from a pipe
+   is published as it arrives.
+2. If the command fails before everything is confirmed, the error reports the number of confirmed
+   events and the line to continue from.
+3. With `--advertise`, every event must match one of the advertised filters; one that does not is an
+   error like any other.
 """
 
 import asyncio
@@ -42,17 +45,17 @@ from anabranch.model.event import EventId
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
 
-#: How often a pause is made to keep to a rate, at most.
+#: The shortest pause that keeps to a rate.
 _STEP_S = 0.005
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of one run."""
 
     published: int
-    #: The broker that the last event went to.
+    #: The broker that accepted the last event.
     broker: str
-    #: Broker → how many went to it.
+    #: Broker → the number of events it accepted.
     origins: dict[str, int]
     seconds: float
     per_second: float
@@ -64,12 +67,17 @@ What = Annotated[
     list[str] | None, typer.Argument(metavar="[ADDRESS]... [NAME=VALUE]...", show_default=False)
 ]
 JsonLines = Annotated[
-    str, typer.Option("--json-lines", "-j", metavar="FILE", help="One object a line; - is stdin.")
+    str,
+    typer.Option(
+        "--json-lines", "-j", metavar="FILE", help="JSON lines, one event each; - is stdin."
+    ),
 ]
 Csv = Annotated[
     str,
     typer.Option(
-        "--csv", metavar="FILE", help="One event a row; the first row has the names; - is stdin."
+        "--csv",
+        metavar="FILE",
+        help="CSV rows, one event each; the first row has the names; - is stdin.",
     ),
 ]
 Types = Annotated[
@@ -77,25 +85,23 @@ Types = Annotated[
     typer.Option(
         "--types",
         metavar="NAME=TYPE,...",
-        help="What values are, whatever they look like: string, integer, float, boolean.",
+        help="Types of values: string, integer, float or boolean. Default: inferred.",
     ),
 ]
 FromLine = Annotated[
-    int, typer.Option("--from-line", min=1, help="Leave out the lines before this one.")
+    int, typer.Option("--from-line", min=1, help="Skip the lines before this one.")
 ]
 Advertised = Annotated[
     list[str] | None,
     typer.Option(
         "--advertise",
         metavar="FILTER",
-        help="Publish only what matches this, and say so to the broker; repeatable.",
+        help="Advertise this filter and publish only events that match; repeatable.",
     ),
 ]
-Repeats = Annotated[int, typer.Option("--repeat", min=1, help="Publish all of it N times.")]
-Rate = Annotated[float, typer.Option("--rate", min=0.0, help="Events per second; 0: any.")]
-TimeLimit = Annotated[
-    float | None, typer.Option(min=0.0, help="Seconds for which it is worth delivering.")
-]
+Repeats = Annotated[int, typer.Option("--repeat", min=1, help="Publish the whole input N times.")]
+Rate = Annotated[float, typer.Option("--rate", min=0.0, help="Events per second; 0: no limit.")]
+TimeLimit = Annotated[float | None, typer.Option(min=0.0, help="Time to live in seconds.")]
 
 
 def pub(
@@ -108,11 +114,11 @@ def pub(
     from_line: FromLine = 1,
     repeats: Repeats = 1,
     rate: Rate = 0,
-    payload: Annotated[str, typer.Option(help="Text that goes with every event.")] = "",
-    priority: Annotated[int, typer.Option(min=0, max=9, help="9 is read first.")] = 4,
-    to: Annotated[list[str] | None, typer.Option(help="Only for this client; repeatable.")] = None,
+    payload: Annotated[str, typer.Option(help="Payload of every event, as text.")] = "",
+    priority: Annotated[int, typer.Option(min=0, max=9, help="9 is the highest.")] = 4,
+    to: Annotated[list[str] | None, typer.Option(help="Only to this client; repeatable.")] = None,
     time_limit: TimeLimit = None,
-    transient: Annotated[bool, typer.Option("--transient", help="Do not keep it.")] = False,
+    transient: Annotated[bool, typer.Option("--transient", help="Do not store events.")] = False,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
@@ -130,15 +136,14 @@ def pub(
 
     anabranch pub --network network.toml --csv quotes.csv --types zip=string --rate 200
 
-    Give publishers a --name that they keep: a broker remembers every publisher for ever, and a run
-    without a name is a new one.
+    Give a publisher the same --name on every run: brokers keep the name of every publisher
+    forever, and a run without --name creates a new one.
 
-    A value becomes a number only if nothing is lost by that: 12, -7 and 12.50 do; 01234, +43 and
-    1e5 remain text. true and false are booleans. What is in double quotes is text.
+    A value becomes a number only if that is lossless: 12, -7 and 12.50 are numbers; 01234, +43 and
+    1e5 are strings. true and false are booleans. A value in double quotes is a string.
 
-    A file is checked to its end before anything is published. If a later failure, or a bad line
-    from a pipe, ends the command, it says how many events are confirmed and which --from-line goes
-    on.
+    A file is validated before any event is published. If the command fails later, the error reports
+    the number of confirmed events and the --from-line to continue with.
     """
     words = what or []
     addresses = [word for word in words if "=" not in word and connect_options.is_address(word)]
@@ -184,7 +189,7 @@ def _print(summary: Summary, as_json: bool) -> None:
     where = f"at {summary.broker}" if len(summary.origins) == 1 else f"({shares})"
     typer.echo(
         f"published {counted(summary.published, 'event')} {where} in {summary.seconds:.2f} s"
-        f" ({summary.per_second:,.0f}/s); the last is {summary.last}"
+        f" ({summary.per_second:,.0f}/s); last: {summary.last}"
     )
 
 
@@ -199,24 +204,24 @@ class _Publishing:
         self._rate = rate
         self._promised = promised_by(promised)
         self._sent = 0
-        #: Line and promise of what was sent and not seen to be done, in order.
+        #: Lines and promises of unconfirmed events, in the order in which they were sent.
         self._waiting: deque[tuple[int, Promise]] = deque()
         self._origins: Counter[str] = Counter()
         self._first: EventId | None = None
         self._last: EventId | None = None
-        #: The first line whose event failed, and why; and how many may be published or not.
+        #: The first line whose event failed, and its error; and the number of events whose outcome
+        #: is unknown.
         self._failure: tuple[int, BaseException] | None = None
         self._unknown = 0
 
     async def run(self, way: connect_options.Way) -> Summary:
-        """Publish everything."""
         total = self._check()
         events = self._source.items()
         try:
             first = await anext(events)
         except StopAsyncIteration:
-            raise CommandError("there is no event in what was given") from None
-        # A mistake in the first event should not need a broker to be seen.
+            raise CommandError("the input contains no events") from None
+        # Validate the first event before connecting.
         self._check_one(first)
         client: Client | None = None
         try:
@@ -228,10 +233,10 @@ class _Publishing:
             if client is None or not self._sent:
                 raise
             self._settle(client)
-            raise CommandError(f"{explanation(error)}; {self._so_far(error)}") from error
+            raise CommandError(f"{explanation(error)}; {self._progress_before(error)}") from error
 
     def _check(self) -> int | None:
-        """Look at all events before the first is published; how many, if that can be known."""
+        """Validate all events before the first is published; returns their number if known."""
         source = self._source
         if not source.can_be_checked:
             return None
@@ -241,7 +246,7 @@ class _Publishing:
                 self._check_one(item)
                 count += 1
         except LineError as error:
-            raise CommandError(f"{error}; nothing was published") from None
+            raise CommandError(f"{error}; no event was published") from None
         return count * source.repeats
 
     def _check_one(self, item: Item) -> None:
@@ -263,7 +268,7 @@ class _Publishing:
             async for item in rest:
                 await self._publish(client, item)
                 progress.update(task, completed=self._origins.total())
-                await self._keep_to_the_rate(begun)
+                await self._throttle(begun)
             await client.flush()
         self._settle(client)
         self._raise_failure()
@@ -293,14 +298,14 @@ class _Publishing:
         self._waiting.append((item.line, promise))
         self._sent += 1
 
-    async def _keep_to_the_rate(self, begun: float) -> None:
+    async def _throttle(self, begun: float) -> None:
         if self._rate:
             ahead_s = self._sent / self._rate - (time.perf_counter() - begun)
             if ahead_s > _STEP_S:
                 await asyncio.sleep(ahead_s)
 
     def _settle(self, client: Client) -> None:
-        """Count what is done; events are confirmed in the order in which they were sent."""
+        """Count confirmed events. Events are confirmed in the order in which they were sent."""
         while self._waiting and self._waiting[0][1].done():
             line, promise = self._waiting.popleft()
             failure = promise.exception()
@@ -316,14 +321,14 @@ class _Publishing:
         if self._failure is not None:
             raise self._failure[1]
 
-    def _so_far(self, error: Exception) -> str:
-        """What was done when it went wrong, and how to go on."""
+    def _progress_before(self, error: Exception) -> str:
+        """The progress before a failure, and the line to continue from."""
         confirmed = self._origins.total()
-        told = f"{counted(confirmed, 'event')} {'is' if confirmed == 1 else 'are'} confirmed"
+        progress = f"{counted(confirmed, 'event')} confirmed"
         if self._unknown:
-            told += f", {self._unknown:,} may be published or not"
+            progress += f", {self._unknown:,} with unknown outcome"
         bad_line = error.line if isinstance(error, LineError) else 0
         line = self._failure[0] if self._failure else bad_line
         if not line or self._source.repeats > 1:
-            return told
-        return f"{told}; when that is mended, go on with --from-line {line}"
+            return progress
+        return f"{progress}; after fixing the error, continue with --from-line {line}"

@@ -1,4 +1,4 @@
-"""`anabranch sim`: whole networks in virtual time, from seeds, with faults; a verdict on each."""
+"""`anabranch sim`: simulate networks with faults in virtual time and check each run, by seed."""
 
 import os
 import statistics
@@ -25,7 +25,7 @@ from anabranch.sim.swarm import MESH_SHAPES, Shape
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a run of seeds came to."""
+    """Totals of all seeds of a run."""
 
     seeds: int
     failed: tuple[int, ...]
@@ -45,9 +45,9 @@ class Summary(msgspec.Struct, frozen=True):
     moves: int
     brokers_max: int
     cpu_s: float
-    #: By the median of all seeds.
+    #: The reciprocal of the median CPU time of a seed.
     seeds_per_cpu_s: float
-    #: Of the history, of one seed; of the digests in the order of their seeds, of several.
+    #: With one seed, the digest of its history; otherwise a digest of all digests in seed order.
     digest: str
 
 
@@ -55,26 +55,28 @@ def sim(
     *,
     routing: Annotated[
         RoutingName | None,
-        typer.Option(help="Routing; default: that of the mutant, or tree."),
+        typer.Option(help="Routing. Default: that of the mutant, or tree."),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed.")] = None,
     seeds: Annotated[
-        str, typer.Option(help="Several: FIRST..LAST; default: 0..99, or 0..399 with --plant.")
+        str, typer.Option(help="Range FIRST..LAST. Default: 0..99, or 0..399 with --plant.")
     ] = "",
-    shape: Annotated[Shape, typer.Option(help="The shape of the networks.")] = "any",
-    brokers: Annotated[int | None, typer.Option(min=1, max=200, help="At most so many.")] = None,
+    shape: Annotated[Shape, typer.Option(help="Shape of the networks.")] = "any",
+    brokers: Annotated[int | None, typer.Option(min=1, max=200, help="Maximum number.")] = None,
     faults: Annotated[
         str,
         typer.Option(
-            help="What goes wrong: any (or what a mutant needs), none, or kinds such as"
+            help="Faults: any (with --plant, those the mutant needs), none, or kinds such as"
             " kill=0.5,partition."
         ),
     ] = ANY,
     plant: Annotated[
-        list[str] | None, typer.Option(help="Plant a bug (a mutant), and stop when it is found.")
+        list[str] | None, typer.Option(help="Plant a bug (a mutant) and stop when it is found.")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
-    shrunk: Annotated[bool, typer.Option("--shrink", help="Make a failing seed smaller.")] = False,
+    processes: Annotated[int, typer.Option(min=1, help="Worker processes.")] = os.cpu_count() or 1,
+    shrunk: Annotated[
+        bool, typer.Option("--shrink", help="Minimise the first failing seed.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Simulate networks with faults and check the guarantees."""
@@ -87,7 +89,7 @@ def sim(
     if faults == ANY:
         faults = next((each.faults for each in mutants), ANY)
     if shape in MESH_SHAPES and route != "mesh":
-        raise CommandError(f"a network of shape {shape!r} is no tree; add --routing mesh")
+        raise CommandError(f"a network of shape {shape!r} is not a tree; add --routing mesh")
     try:
         asked_mix(faults)
     except LocalError as error:
@@ -100,25 +102,25 @@ def sim(
     else:
         _print(summary)
         with planted(*order.mutants):
-            _tell(order, results, shrunk)
+            _print_story(order, results, shrunk)
     if bool(summary.failed) != bool(plant):
         raise typer.Exit(1)
 
 
 def _check_mutants(names: list[str]) -> None:
-    """Refuse unknown mutants, and warn of those that seeds hardly show."""
+    """Reject unknown mutants, and warn of those that seeds rarely find."""
     for name in names:
         if name not in MUTANTS:
-            raise CommandError(f"there is no mutant {name!r}; there are {', '.join(MUTANTS)}")
+            raise CommandError(f"unknown mutant {name!r}; choose one of {', '.join(MUTANTS)}")
         finder = MUTANTS[name].found_by
         if finder:
-            typer.echo(f"note: seeds seldom show {name}; {finder} finds it", err=True)
+            typer.echo(f"note: seeds rarely find {name}; {finder} finds it", err=True)
 
 
 def _range_of(text: str) -> list[int]:
     first, dots, last = text.partition("..")
     if not dots or not first.isdecimal() or not last.isdecimal() or int(last) < int(first):
-        raise CommandError(f"{text!r} is no range of seeds; write FIRST..LAST, such as 0..499")
+        raise CommandError(f"invalid range of seeds {text!r}; write FIRST..LAST, such as 0..499")
     return list(range(int(first), int(last) + 1))
 
 
@@ -141,7 +143,6 @@ def _run(order: Order, seeds: list[int], processes: int) -> list[Timed]:
 
 
 def summarise(results: list[Timed]) -> Summary:
-    """The sums of all verdicts."""
     verdicts = [timed.verdict for timed in results]
     names = Counter(anomaly.name for verdict in verdicts for anomaly in verdict.anomalies)
     return Summary(
@@ -184,12 +185,12 @@ def _print(summary: Summary) -> None:
         ("partitions", f"{summary.partitions:,}"),
         ("frames lost", f"{summary.lost_frames:,}"),
         ("interest changes", f"{summary.interest_changes:,}"),
-        ("… while a fault was on", f"{summary.troubled_changes:,}"),
+        ("… during a fault", f"{summary.troubled_changes:,}"),
         ("batches of sinks", f"{summary.batches:,}"),
         ("matches of patterns", f"{summary.matches:,}"),
         ("advertisements", f"{summary.advertised:,}"),
-        ("copies that were split", f"{summary.splits:,}"),
-        ("targets that left their tree", f"{summary.moves:,}"),
+        ("copies split", f"{summary.splits:,}"),
+        ("targets moved to another tree", f"{summary.moves:,}"),
         ("largest network", f"{summary.brokers_max} brokers"),
         ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
         ("digest", summary.digest),
@@ -200,8 +201,8 @@ def _print(summary: Summary) -> None:
     console().print(table)
 
 
-def _tell(order: Order, results: list[Timed], shrunk: bool) -> None:
-    """The story of the first failing seed."""
+def _print_story(order: Order, results: list[Timed], shrunk: bool) -> None:
+    """Print the story of the first failing seed."""
     failing = next((timed.verdict for timed in results if timed.verdict.anomalies), None)
     if failing is None:
         return

@@ -1,18 +1,20 @@
-"""What `pub` publishes: `name=value` arguments, JSON lines, or the rows of a CSV file.
+"""Input of `pub`: `name=value` arguments, JSON lines, or the rows of a CSV file.
 
-Rules:
+Rules
 
-1. A file is read line by line; `-` is stdin, and its lines are published as they come.
-2. What the arguments say is in every event; where a line or row says something else, that counts.
-3. A name that an object or a table has twice is an error, not a choice made in silence.
-4. The first row of a table has the names. A cell has the type it is declared to be, or looks like
-   (`values`); an empty one is an attribute that the event has not. A quoted cell may hold lines.
-5. Lines are told by their number, a row of several by its first. `from_line` leaves out what begins
-   before that line, except the names of a table.
-6. A regular file can be checked to its end before anything of it is published; what comes through
-   a pipe cannot.
+1. A file is read line by line. `-` is stdin; its lines are published as they arrive.
+2. Attributes from the arguments are added to every event. A line or row overrides them.
+3. A duplicate name in an object or in the header row is an error.
+4. The first row of a CSV file has the names. A cell has its declared type or an inferred one
+   (`values`). An empty cell is an absent attribute. A quoted cell may span lines.
+5. Errors refer to line numbers; a row that spans lines has the number of its first. `from_line`
+   skips rows that begin before that line, except the header row.
+6. A regular file can be validated to its end before any of its events is published; input from a
+   pipe cannot.
 
-This module keeps no state.
+A thread reads stdin, because a blocking read would stall the event loop and delay events that are
+already published. The loop receives whole lines. The thread waits while the loop lags behind, and
+does not keep the process alive.
 """
 
 import asyncio
@@ -34,29 +36,22 @@ from anabranch.cli.values import Type, value_of
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event, Value
 
-# Lines of stdin, for a command that has an event loop to keep going.
-#
-# A blocking read would stop everything else: what was published would not be sent before the next
-# line arrives. So a thread reads, and the loop gets whole lines as they come. The thread waits when
-# the loop is behind, and does not keep the process alive.
-
-
 _CHUNK_BYTES = 65_536
 _CHUNKS_MAX = 4
 
 
 async def piped_lines() -> AsyncIterator[bytes]:
-    """The lines of stdin, without their ends."""
+    """The lines of stdin, without their line ends."""
     loop = asyncio.get_running_loop()
     source = sys.stdin
     chunks: asyncio.Queue[bytes] = asyncio.Queue()
-    room = threading.Semaphore(_CHUNKS_MAX)
+    free_chunks = threading.Semaphore(_CHUNKS_MAX)
 
     def read() -> None:
-        # The loop may be gone, or stdin be closed, before stdin ends.
+        # The loop may be closed, or stdin may be, before stdin ends.
         with suppress(RuntimeError, ValueError, OSError):
             while True:
-                room.acquire()
+                free_chunks.acquire()
                 chunk = _read_some(source)
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
                 if not chunk:
@@ -65,7 +60,7 @@ async def piped_lines() -> AsyncIterator[bytes]:
     threading.Thread(target=read, name="stdin", daemon=True).start()
     rest = b""
     while chunk := await chunks.get():
-        room.release()
+        free_chunks.release()
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             yield line
@@ -78,20 +73,20 @@ def _read_some(source: TextIO) -> bytes:
         file = source.fileno()
     except io.UnsupportedOperation:
         return source.buffer.read(_CHUNK_BYTES)
-    # Not through the buffer: its lock would be held when the interpreter ends.
+    # Bypass the buffer: this thread would hold its lock when the interpreter exits.
     return os.read(file, _CHUNK_BYTES)
 
 
 Attributes = dict[str, Value]
 STDIN = "-"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-#: How the reader of tables says that a quoted cell goes on in the next line.
+#: The message of `csv` for a quoted cell that continues on the next line.
 _UNCLOSED = "unexpected end of data"
 _decoder = msgspec.json.Decoder(dict[str, Value])
 
 
 class LineError(CommandError):
-    """Something is wrong with a line."""
+    """A line of the input is invalid."""
 
     def __init__(self, place: str, line: int, reason: str) -> None:
         super().__init__(f"{place}, line {line}: {reason}")
@@ -99,54 +94,53 @@ class LineError(CommandError):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One event to publish, and the line it is from; 0 if it is from the arguments alone."""
+    """One event to publish, and its line; 0 if it comes from the arguments alone."""
 
     line: int
     attributes: Attributes
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the events are. See the rules at the top of this module."""
+    """The input of one run. See the rules at the top of this module."""
 
     given: Attributes
     types: dict[str, Type] = {}
-    #: Files, or `STDIN`; "" if there is none. At most one of the two.
+    #: File name or `STDIN`; "" if not given. At most one of the two is given.
     json_lines: str = ""
     table: str = ""
     from_line: int = 1
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Reject contradictory options."""
         if not self.given and not self.file:
-            what = "name=value, --json-lines or --csv"
-            raise CommandError(f"there is nothing to publish; give {what}")
+            raise CommandError("nothing to publish; give name=value, --json-lines or --csv")
         if self.json_lines and self.table:
-            raise CommandError("give --json-lines or --csv, one of the two")
+            raise CommandError("--json-lines and --csv are mutually exclusive")
         if self.file == STDIN and self.repeats > 1:
             raise CommandError("stdin can be read only once; --repeat needs a file")
         if self.from_line > 1 and (not self.file or self.repeats > 1):
-            raise CommandError("--from-line is for one pass through --json-lines or --csv")
+            raise CommandError("--from-line requires --json-lines or --csv, without --repeat")
         if not self.table:
             _check_types(self.types, self.given)
 
     @property
     def file(self) -> str:
-        """The file, or `STDIN`; "" if the arguments are all there is."""
+        """The file, or `STDIN`; "" if there are only arguments."""
         return self.json_lines or self.table
 
     @property
     def place(self) -> str:
-        """The file, as errors name it."""
+        """The name of the file in error messages."""
         return "stdin" if self.file == STDIN else self.file
 
     @property
     def can_be_checked(self) -> bool:
-        """Whether all of it is there already: rule 6."""
+        """Whether the input can be validated before it is published: rule 6."""
         return not self.file or (self.file != STDIN and Path(self.file).is_file())
 
     def at_once(self) -> Iterator[Item]:
-        """All events of one pass, of a source that can be checked."""
+        """All events of one pass through an input that can be validated."""
         if not self.file:
             yield Item(0, self.given)
             return
@@ -176,7 +170,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _bare(number: int, line: bytes) -> bytes:
-    """A line without its end, and without the mark that some programs begin a file with."""
+    """A line without its line end and without a byte order mark."""
     line = line.removesuffix(b"\n")
     return line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
 
@@ -184,17 +178,19 @@ def _bare(number: int, line: bytes) -> bytes:
 def _check_types(types: dict[str, Type], *known: Attributes) -> None:
     for name in types:
         if not any(name in names for names in known):
-            raise CommandError(f"--types declares {name!r}, which is no name=value and no column")
+            raise CommandError(
+                f"--types declares {name!r}, which is neither an argument nor a column"
+            )
 
 
 class _Lines(Protocol):
-    """Makes events of lines."""
+    """Parses lines into events."""
 
     def take(self, number: int, line: bytes) -> Item | None:
-        """The event that is complete with this line."""
+        """The event that this line completes."""
 
     def end(self) -> None:
-        """There are no more lines."""
+        """Called after the last line."""
 
 
 def _lines_of(source: Source) -> _Lines:
@@ -202,7 +198,7 @@ def _lines_of(source: Source) -> _Lines:
 
 
 class _Objects:
-    """One object of JSON a line."""
+    """One JSON object per line."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -213,7 +209,7 @@ class _Objects:
             return None
         try:
             attributes = _decoder.decode(line)
-            # Every name is followed by a colon; more of them may be in texts.
+            # Every name is followed by a colon. More colons than names: strings or duplicates.
             if line.count(b":") > len(attributes):
                 json.loads(line, object_pairs_hook=_check_repeated)
             return Item(number, dict(Event(source.given | attributes).attributes))
@@ -228,16 +224,16 @@ def _check_repeated(pairs: list[tuple[str, object]]) -> None:
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise EventError(f"the name {name!r} is there twice; an event has it once")
+            raise EventError(f"duplicate name {name!r}; give each attribute once")
 
 
 class _Rows:
-    """The rows of a table, the first of which has the names."""
+    """CSV rows; the first one has the names."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._names: list[str] = []
-        #: What has come of a row whose last cell is not closed, and its first line.
+        #: The text so far of a row whose last cell is not closed, and its first line.
         self._open = ""
         self._first = 0
 
@@ -260,13 +256,13 @@ class _Rows:
 
     def end(self) -> None:
         if self._open:
-            raise self._error("a cell is opened with a double quote and never closed")
+            raise self._error("unclosed double quote")
 
     def _text(self, number: int, line: bytes) -> str:
         try:
             return line.decode()
         except UnicodeDecodeError as error:
-            reason = f"its byte {error.start + 1} is not UTF-8; save the table as UTF-8"
+            reason = f"byte {error.start + 1} is not UTF-8; save the file as UTF-8"
             raise LineError(self._source.place, number, reason) from None
 
     def _error(self, reason: str) -> LineError:
@@ -278,7 +274,7 @@ class _Rows:
             self._take_names(row)
             return None
         if len(row) != len(self._names):
-            raise self._error(f"it has {len(row)} cells, and the first row {len(self._names)}")
+            raise self._error(f"{len(row)} cells, but the first row has {len(self._names)}")
         if self._first < source.from_line:
             return None
         try:
@@ -296,6 +292,6 @@ class _Rows:
             if not name:
                 raise self._error(f"column {column} has no name; the first row has the names")
             if row.count(name) > 1:
-                raise self._error(f"the name {name!r} is there twice; an event has it once")
+                raise self._error(f"duplicate name {name!r}; give each attribute once")
         self._names = row
         _check_types(self._source.types, self._source.given, dict.fromkeys(row, ""))

@@ -1,8 +1,7 @@
-"""`anabranch status`: how the brokers of a network are, asked over their observe ports.
+"""`anabranch status`: query the observe ports of brokers and print their state.
 
-Which brokers: those of a network file, or those at the addresses that are given. A broker that does
-not answer is told as down; then the command ends with 1, otherwise with 0. What is shown of the
-others is in `status_view`.
+The brokers are those of a network file, or those at the given addresses. A broker that does not
+answer is reported as down, and the exit code is then 1. `status_view` renders the answers.
 """
 
 import asyncio
@@ -24,12 +23,12 @@ _decoder = msgspec.json.Decoder(Status)
 _REFUSAL_MAX = 500
 
 
-#: For commands that ask brokers.
+#: The token option of commands that query observe ports.
 TokenFile = Annotated[
     Path | None,
     typer.Option(
         "--token-file",
-        help="File with the token that observe ports want. Default: the one in the network file.",
+        help="File with the token for observe ports. Default: the one in the network file.",
         show_default=False,
     ),
 ]
@@ -38,10 +37,10 @@ TokenFile = Annotated[
 def brokers_of(
     network: Path | None, addresses: list[str], token_file: Path | None = None
 ) -> list[Asked]:
-    """Whom to ask, and with which token."""
+    """The brokers to query, with their tokens."""
     if (network is None) == (not addresses):
         raise CommandError(
-            "say which brokers: --network FILE, or addresses of observe ports such as"
+            "give either --network FILE or the addresses of observe ports, such as"
             " 127.0.0.1:4102, not both"
         )
     if network is None:
@@ -59,8 +58,8 @@ def brokers_of(
     for each in found:
         if not each.port:
             raise CommandError(
-                f"broker {each.name!r} has no observe port in {file.path}; give it one, or give"
-                " addresses, which the brokers print when they start"
+                f"broker {each.name!r} has no observe port in {file.path}; add one to the file, or"
+                " give addresses, which brokers print when they start"
             )
     return found
 
@@ -68,12 +67,12 @@ def brokers_of(
 def _at(address: str, token_file: Path | None) -> Asked:
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise CommandError(f"{address!r} is no address; write HOST:PORT, as in 127.0.0.1:4102")
+        raise CommandError(f"invalid address {address!r}; write HOST:PORT, as in 127.0.0.1:4102")
     return Asked(address, host.strip("[]") or "127.0.0.1", int(port), token_file=token_file)
 
 
 async def ask_all(brokers: list[Asked]) -> list[Asked]:
-    """The same, with what they say."""
+    """Query all brokers at once and return them with their answers."""
     return list(await asyncio.gather(*map(_ask, brokers)))
 
 
@@ -87,15 +86,15 @@ async def _ask(asked: Asked) -> Asked:
     try:
         status = _decoder.decode(answer[1])
     except msgspec.DecodeError as error:
-        raise CommandError(f"{asked.host}:{asked.port} is no broker: {error}") from error
+        raise CommandError(f"{asked.host}:{asked.port} is not a broker: {error}") from error
     return Asked(status.broker, asked.host, asked.port, status, token_file=asked.token_file)
 
 
 def _refusal(code: int, body: bytes, token_file: Path | None) -> str:
-    """What a broker answers that does not want to tell; "" for anything else."""
+    """Why a broker refused to report its status; "" if it did not refuse."""
     if code == HTTPStatus.UNAUTHORIZED:
-        wrong = f"the token in {token_file} is not the one it wants"
-        return wrong if token_file else "it wants a token; give --token-file"
+        wrong = f"it rejects the token in {token_file}"
+        return wrong if token_file else "it requires a token; give --token-file"
     if code == HTTPStatus.MISDIRECTED_REQUEST:
         return body[:_REFUSAL_MAX].decode(errors="replace").strip()
     return ""
@@ -106,10 +105,12 @@ def status(
         list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
     ] = None,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Ask all brokers of this file.")
+        Path | None, typer.Option("--network", "-n", help="Query all brokers of this network file.")
     ] = None,
     token_file: TokenFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document per broker.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document per broker.")
+    ] = False,
 ) -> None:
     """Show the state of brokers: links, queues, subscriptions, log, lag."""
     asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))

@@ -1,14 +1,13 @@
-"""What `anabranch status` shows of the brokers that were asked.
+"""Renders the output of `anabranch status`.
 
-First a table of brokers. Then, as far as there is anything: the links of each broker, what it knows
-of a mesh and did in it, the vector that the newest tick of each stream carries, what is staged and
-which batches are under way, patterns and what came of them, the durable subscriptions that are
-farthest behind, and at the end whatever is not as it should be. Nothing of it is wider than the
+The output starts with a table of brokers. Sections follow if they are not empty: links, mesh state
+and counters, the version vector of the newest tick of each stream, staged events and open batches,
+patterns, the durable subscriptions with the greatest lag, and problems. No line is wider than the
 screen.
 
-A vector says for every edge which version of its interest the stream's newest tick was routed with;
-only the counters are shown, with a `*` if they are of an earlier life of the edge than others know.
-This module keeps no state.
+A version vector holds, for every edge, the interest version with which the newest tick of a stream
+was routed. Only the counter of a version is shown, with a `*` if it belongs to an earlier
+incarnation of the edge than the newest one seen.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,13 @@ from anabranch.cli.output import Column, fitted, folded
 from anabranch.core.report import CursorReport, DepartureReport
 from anabranch.node.status import LinkStatus, Status
 
-#: Lines of durable subscriptions.
+#: Durable subscriptions shown.
 CURSORS_MAX = 20
-#: Edges of one vector.
+#: Edges shown of one vector.
 EDGES_MAX = 24
-#: A link that costs no more than this keeps up with what it is given, or is idle.
+#: A link with at most this cost is idle or keeps up with its traffic; its cost is not shown.
 _COST_MIN = 1.125
-#: Counters of a mesh router that are shown once they have counted anything, and what they are.
+#: Counters of a mesh router → their labels. Counters of zero are not shown.
 _MESH_COUNTERS = {
     "targets_moved": "moved",
     "targets_dropped": "dropped",
@@ -63,51 +62,51 @@ _CURSORS = (
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A broker that was asked, and what it said; None if it did not answer."""
+    """A broker to query, and its status; None if it did not answer."""
 
     name: str
     host: str
     port: int
     status: Status | None = None
-    #: Somebody is there, and it is no observe port.
+    #: The port accepts connections but is not an observe port.
     is_other_port: bool = False
-    #: The file with the token to be shown.
+    #: The file with the token for the observe port.
     token_file: Path | None = None
-    #: What it says instead of a status.
+    #: The broker's reason for refusing the query.
     refusal: str = ""
 
     @property
     def silence(self) -> str:
-        """Why there is no status."""
+        """Why the broker has no status."""
         where = f"{self.host}:{self.port}"
         if self.refusal:
-            return f"{where} does not tell its status: {self.refusal}"
+            return f"{where} refuses to report its status: {self.refusal}"
         if self.is_other_port:
             return (
-                f"{where} is there and speaks no HTTP: it may be a port for clients; give the"
-                " observe port, which a broker prints when it starts, or --network FILE"
+                f"{where} does not speak HTTP: it may be a client port; give the observe port,"
+                " which a broker prints when it starts, or --network FILE"
             )
         return f"does not answer at {where}"
 
 
 def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
-    """All there is to show, in order."""
-    told = [each.status for each in asked if each.status is not None]
-    indent = 2 + max(len(name) + 2 for name in ["all", *(status.broker for status in told)])
+    """The whole output, in order."""
+    statuses = [each.status for each in asked if each.status is not None]
+    indent = 2 + max(len(name) + 2 for name in ["all", *(status.broker for status in statuses)])
     rows = [[each.name, *_cells(each.status)] for each in asked]
     parts: list[RenderableType] = [fitted(_BROKERS, rows, width)]
-    links = [line for each in told for line in _links(each, width, indent)]
+    links = [line for each in statuses for line in _links(each, width, indent)]
     parts += _section("links", links)
-    mesh = [line for each in told for line in _mesh(each, width, indent)]
+    mesh = [line for each in statuses for line in _mesh(each, width, indent)]
     parts += _section("mesh", mesh)
-    parts += _section("vectors", list(_vectors(told, width, indent)))
-    batches = [line for each in told for line in _batches(each, width, indent)]
+    parts += _section("vectors", list(_vectors(statuses, width, indent)))
+    batches = [line for each in statuses for line in _batches(each, width, indent)]
     parts += _section("batches", batches)
-    patterns = [line for each in told for line in _patterns(each, width, indent)]
+    patterns = [line for each in statuses for line in _patterns(each, width, indent)]
     parts += _section("patterns", patterns)
-    parts += _durable(told, width)
-    troubles = [line for each in asked for line in _troubles(each)]
-    return parts + _section("to be looked at", [f"  {line}" for line in troubles])
+    parts += _durable(statuses, width)
+    problems = [line for each in asked for line in _problems(each)]
+    return parts + _section("problems", [f"  {line}" for line in problems])
 
 
 def _section(title: str, lines: list[str]) -> list[RenderableType]:
@@ -136,17 +135,17 @@ def _cells(status: Status | None) -> list[str]:
 
 
 def links_up(status: Status) -> str:
-    """How many links are up, of how many."""
+    """Links that are up, of all links."""
     return f"{sum(link.is_up for link in status.links)}/{len(status.links)}"
 
 
 def lag(status: Status) -> int:
-    """Ticks that somebody at this broker still needs, over all streams."""
+    """Ticks that clients of this broker still need, over all streams."""
     return sum(stream.lag for stream in status.streams)
 
 
 def queued_bytes(status: Status) -> int:
-    """What waits in memory to be sent, to clients and neighbours."""
+    """Bytes queued in memory for clients and neighbours."""
     return status.client_waiting_bytes + sum(link.waiting_bytes for link in status.links)
 
 
@@ -222,8 +221,8 @@ def _patterns(status: Status, width: int, indent: int) -> list[str]:
 # -- vectors and subscriptions ---------------------------------------------------------------------
 
 
-def _vectors(told: Sequence[Status], width: int, indent: int) -> Iterator[str]:
-    found = {each.broker: each.log.vector for each in told if each.log is not None}
+def _vectors(statuses: Sequence[Status], width: int, indent: int) -> Iterator[str]:
+    found = {each.broker: each.log.vector for each in statuses if each.log is not None}
     newest: dict[str, int] = {}
     for vector in found.values():
         for edge, version in vector.items():
@@ -244,26 +243,26 @@ def _life(version: str) -> int:
     return int(life) if life.isdecimal() else 0
 
 
-def _durable(told: Sequence[Status], width: int) -> list[RenderableType]:
-    every = [(cursor, each.broker) for each in told for cursor in each.cursors]
-    every.sort(key=lambda found: -found[0].lag)
-    if not every:
+def _durable(statuses: Sequence[Status], width: int) -> list[RenderableType]:
+    cursors = [(cursor, each.broker) for each in statuses for cursor in each.cursors]
+    cursors.sort(key=lambda found: -found[0].lag)
+    if not cursors:
         return []
-    table = fitted(_CURSORS, [_cursor(*each) for each in every[:CURSORS_MAX]], width)
-    left_out = len(every) - CURSORS_MAX
-    more = [Text(f"and {left_out} more; --json tells them")] if left_out > 0 else []
+    table = fitted(_CURSORS, [_cursor(*each) for each in cursors[:CURSORS_MAX]], width)
+    left_out = len(cursors) - CURSORS_MAX
+    more = [Text(f"and {left_out} more; --json lists all")] if left_out > 0 else []
     return [Text(), table, *more]
 
 
 def _cursor(cursor: CursorReport, broker: str) -> list[str]:
-    there = "connected" if cursor.is_connected else "away"
-    return [cursor.subscription, cursor.client, broker, there, str(cursor.lag), str(cursor.unacked)]
+    state = "connected" if cursor.is_connected else "away"
+    return [cursor.subscription, cursor.client, broker, state, str(cursor.lag), str(cursor.unacked)]
 
 
-# -- what is wrong ---------------------------------------------------------------------------------
+# -- problems --------------------------------------------------------------------------------------
 
 
-def _troubles(asked: Asked) -> list[str]:
+def _problems(asked: Asked) -> list[str]:
     status = asked.status
     if status is None:
         return [f"{asked.name}: {asked.silence}"]
@@ -275,43 +274,41 @@ def _troubles(asked: Asked) -> list[str]:
     if status.log is not None and status.log.hindrance:
         lines.append(f"{name}: {status.log.hindrance}")
     if status.departure is not None:
-        lines.append(f"{name}: {_departing(status.departure)}")
+        lines.append(f"{name}: {_departure(status.departure)}")
     if status.mesh is not None and status.mesh.lost:
-        lines.append(f"{name}: no way is known to {', '.join(status.mesh.lost)}; one is sought")
-    circles = status.routing_counters.get("hop_bound_fired", 0)
-    if circles:
-        lines.append(
-            f"{name}: {circles} copies of events went in circles, which is a mistake of ours"
-        )
+        lines.append(f"{name}: no route to {', '.join(status.mesh.lost)}; searching")
+    loops = status.routing_counters.get("hop_bound_fired", 0)
+    if loops:
+        lines.append(f"{name}: {loops} copies of events looped (hop limit); please report this bug")
     patterns = status.patterns
     if patterns is not None and patterns.left_out:
         lines.append(
-            f"{name}: more matches of its patterns end with one event than are reported, for"
-            f" {patterns.left_out:,} events; the log says which"
+            f"{name}: {patterns.left_out:,} events completed more pattern matches than the limit;"
+            " the excess was not reported; see the log"
         )
     if patterns is not None and (patterns.overflows or patterns.withheld):
-        lines.append(f"{name}: some of its patterns may have missed matches; the log says which")
+        lines.append(f"{name}: some patterns may have missed matches; see the log")
     for stream in status.streams:
         if stream.behind or stream.waiting:
             lines.append(
-                f"{name}: on stream {stream.stream} {stream.behind} subscriptions catch up and"
-                f" {stream.waiting} have not started"
+                f"{name}: stream {stream.stream}: {stream.behind} subscriptions catching up,"
+                f" {stream.waiting} not started"
             )
     return lines
 
 
-def _departing(departure: DepartureReport) -> str:
+def _departure(departure: DepartureReport) -> str:
     if departure.is_drained:
-        return "departs, and may leave: it is drained"
+        return "departing; drained, can be removed"
     needed, kept = ", ".join(departure.needed_by), ", ".join(departure.kept)
-    return f"departs; its events are needed by: {needed or 'nobody'}; it keeps: {kept or 'nothing'}"
+    return f"departing; events needed by: {needed or 'none'}; still holds: {kept or 'nothing'}"
 
 
-# -- for people ------------------------------------------------------------------------------------
+# -- units -----------------------------------------------------------------------------------------
 
 
 def size(count: float) -> str:
-    """A number of bytes for people."""
+    """A number of bytes as text."""
     for unit in _UNITS:
         if count < 1_000 or unit == _UNITS[-1]:
             break
@@ -320,7 +317,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time for people."""
+    """A duration as text."""
     whole = int(seconds)
     days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
     if days:

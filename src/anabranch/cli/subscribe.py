@@ -1,16 +1,16 @@
-"""`anabranch sub`: print the events that match a filter, as they come.
+"""`anabranch sub`: print events that match a filter, as they arrive.
 
-Each event is a line: JSON with everything, or columns for people. A durable subscription goes on
-where the last run stopped: what was printed is acknowledged, also when Ctrl-C ends the command. So
-`--since` is for one that does not exist yet; if it does, a note on stderr says that it goes on
-where it stands. To end the subscription itself, add `--unsubscribe`: one that does not exist is an
-error then, and none is made.
+Each event is one line: JSON with all fields, or columns. Printed events are acknowledged, also when
+Ctrl-C stops the command, so that a durable subscription resumes where the last run stopped.
+`--since` applies only to a new durable subscription; for an existing one, a note on stderr reports
+that it resumes from its own position. `--unsubscribe` deletes the subscription; if it does not
+exist, the command fails and creates none.
 
-With `--pattern` it prints the matches of a pattern, which brokers detect while it runs; with a
-durable name, until `--unsubscribe` ends it. `--matches` prints those of a pattern that was defined
-before (`anabranch pattern define`). Each match is a line (`match_lines`).
+`--pattern` prints the matches of a pattern that brokers detect while the command runs or, with a
+durable name, until `--unsubscribe`. `--matches` prints the matches of a pattern defined earlier
+with `anabranch pattern define`. Each match is one line (`event_lines`).
 
-With `--archive` what the logs have forgotten since then comes from an archive (`looking_back`).
+`--archive` reads events that the logs no longer retain from an archive (`archive_backlog`).
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from anabranch.model.pattern.pattern import Pattern
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be printed."""
+    """The options of one run."""
 
     filter: str
     durable: str | None = None
@@ -59,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     unsubscribe: bool = False
     archive: Path | None = None
     missing: OnMissing = "fail"
-    #: A pattern to be defined, or the id of one that is there; "" for events that match the filter.
+    #: A pattern to define, or in `matches` the id of an existing one; "" to print events.
     pattern: str = ""
     placement: Placement = "simple"
     matches: str = ""
@@ -67,29 +67,29 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 PatternOption = Annotated[
     str | None,
-    typer.Option(help="In place of a filter: print matches of this pattern (docs/PATTERNS.md)."),
+    typer.Option(help="Print matches of this pattern in place of events (docs/PATTERNS.md)."),
 ]
 MatchesOption = Annotated[
-    str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")
+    str, typer.Option(metavar="ID", help="Print matches of a defined pattern.")
 ]
 DurableOption = Annotated[
-    str | None, typer.Option(help="Name of a durable subscription; it outlives this command.")
+    str | None, typer.Option(help="Name of a durable subscription, created if it does not exist.")
 ]
 SinceOption = Annotated[
     str,
     typer.Option(
-        help="now, beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7;"
-        " for a durable one that is new."
+        help="Start of the subscription: now, beginning, a time, an age (10m), or ticks:"
+        " edge-1=42,edge-2=7. An existing durable subscription resumes instead."
     ),
 ]
 
-#: The end of the help.
+#: Epilog of the help.
 LANGUAGE = """
-A filter is written as a Jakarta Messaging or AMQP selector: symbol IN ('IBM', 'MSFT') AND
+A filter uses the syntax of Jakarta Messaging selectors: symbol IN ('IBM', 'MSFT') AND
 price < 22 AND note LIKE '%urgent%'. A comparison with an attribute that the event lacks is
 UNKNOWN; only TRUE matches.
 
-A pattern finds events that belong together, a low price and then a high one: low:{price < 20}
+A pattern relates several events, such as a low price followed by a high one: low:{price < 20}
 THEN high:{price > 30} WHERE low.symbol = high.symbol WITHIN 5 s.
 """
 
@@ -104,14 +104,14 @@ def sub(
     matches: MatchesOption = "",
     durable: DurableOption = None,
     since: SinceOption = "now",
-    count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
-    form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
-    window: Annotated[int | None, typer.Option(min=1, help="Events on the way at a time.")] = None,
+    count: Annotated[int, typer.Option(min=0, help="Exit after N events; 0: never.")] = 0,
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
+    window: Annotated[int | None, typer.Option(min=1, help="Maximum events in flight.")] = None,
     best_effort: Annotated[
-        bool, typer.Option("--best-effort", help="What comes, without promises.")
+        bool, typer.Option("--best-effort", help="Receive events without guarantees.")
     ] = False,
     unsubscribe: Annotated[
-        bool, typer.Option("--unsubscribe", help="End a durable subscription for good.")
+        bool, typer.Option("--unsubscribe", help="Delete a durable subscription.")
     ] = False,
     archive: ArchiveOption = None,
     missing: MissingOption = Missing.fail,
@@ -154,52 +154,52 @@ def sub(
         file=network,
         ca=ca,
         plaintext=plaintext,
-        # A durable subscription belongs to a client, which has to be the same the next time.
+        # A durable subscription belongs to a client, so every run needs the same client name.
         name=name or (None if durable is None else f"sub-{durable}"),
         state=state,
         trace=trace,
         within_s=within,
     )
-    shown = asyncio.run(_Reading(wanted).run(way))
-    ended = f"the durable subscription {durable!r} is ended"
-    what_came = counted(shown, *(("match", "matches") if is_match else ("event",)))
-    typer.echo(ended if unsubscribe else what_came, err=True)
+    shown = asyncio.run(_Run(wanted).run(way))
+    deleted = f"deleted durable subscription {durable!r}"
+    count_text = counted(shown, *(("match", "matches") if is_match else ("event",)))
+    typer.echo(deleted if unsubscribe else count_text, err=True)
 
 
 def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[str], str]:
-    """What was given beside options; where a pattern was, there is no filter."""
+    """Split the positional arguments. With a pattern there is no filter."""
     if is_pattern:
         for each in what:
             if not connect_options.is_address(each):
                 raise CommandError(
-                    f"{each!r} is no address; --pattern and --matches stand in place of a filter"
+                    f"invalid address {each!r}; --pattern and --matches take the place of a filter"
                 )
         return what, ""
     *addresses, text = what or [""]
     if not text.strip() or (connect_options.is_address(text) and not addresses):
-        raise CommandError("give a filter after the addresses; TRUE matches everything")
+        raise CommandError("give a filter after the addresses; TRUE matches every event")
     return addresses, str(Filter.parse(text))
 
 
 def _check(wanted: Wanted) -> None:
     if wanted.pattern and wanted.matches:
-        raise CommandError("--pattern defines a pattern, --matches names one; give one of them")
+        raise CommandError("--pattern and --matches are mutually exclusive")
     if wanted.placement != "simple" and not wanted.pattern:
-        raise CommandError("--placement is for --pattern; it says where that is detected")
+        raise CommandError("--placement requires --pattern")
     if wanted.pattern and wanted.since != "now":
-        raise CommandError("a pattern is detected from now on; --since is for --matches")
+        raise CommandError("--pattern detects from now on; use --since with --matches")
     if (wanted.pattern or wanted.matches) and (wanted.archive or wanted.best_effort):
-        raise CommandError("--archive and --best-effort are for events, not for matches")
+        raise CommandError("--archive and --best-effort apply to events, not to matches")
     if wanted.unsubscribe and wanted.durable is None:
-        raise CommandError("--unsubscribe ends a durable subscription; say which with --durable")
+        raise CommandError("--unsubscribe requires --durable NAME")
     if wanted.archive is not None and (wanted.since == "now" or wanted.unsubscribe):
-        raise CommandError("--archive is for what was before; say from when with --since")
+        raise CommandError("--archive reads past events; give their start with --since")
     if wanted.archive is not None and wanted.best_effort:
-        raise CommandError("--best-effort starts now; --archive is for what was before")
+        raise CommandError("--best-effort starts now; --archive reads past events")
 
 
 def read_since(text: str) -> Since:
-    """What `--since` says."""
+    """Parse `--since`."""
     if text == "now":
         return "now"
     if text == "beginning":
@@ -210,12 +210,12 @@ def read_since(text: str) -> Since:
     for part in text.split(","):
         stream, _, tick = part.rpartition("=")
         if not stream or not tick.isdecimal():
-            raise CommandError(f"{part!r} in --since is no stream=tick")
+            raise CommandError(f"invalid --since entry {part!r}; write STREAM=TICK")
         ticks[stream] = int(tick)
     return ticks
 
 
-class _Reading:
+class _Run:
     """One run of the command."""
 
     def __init__(self, wanted: Wanted) -> None:
@@ -224,7 +224,7 @@ class _Reading:
         self._match_printer = MatchPrinter(wanted.form, wanted.count)
 
     async def run(self, way: connect_options.Way) -> int:
-        """Print until it is told to stop; how many events that were."""
+        """Print until the count is reached or a signal arrives; returns the number of lines."""
         task = asyncio.current_task()
         assert task is not None
         loop = asyncio.get_running_loop()
@@ -261,11 +261,11 @@ class _Reading:
                 on_withheld=say_withheld,
             )
             if subscription.was_resumed and wanted.since != "now":
-                _say_resumed(subscription.name)
+                _note_resumed(subscription.name)
         await print_matches(subscription, self._match_printer)
 
     async def _end_matches(self, client: Client) -> None:
-        """End a durable subscription to matches; and the pattern, if it was defined for it."""
+        """Delete a durable subscription to matches, and its pattern if `--pattern` defined it."""
         wanted, durable = self._wanted, self._wanted.durable
         assert durable is not None
         pattern_id = wanted.matches or durable
@@ -280,14 +280,14 @@ class _Reading:
         if wanted.archive is None:
             subscription: Subscription | None = await self._subscribe(client, wanted.since)
         else:
-            subscription = await self._subscribe_behind(client, way, wanted.archive)
+            subscription = await self._subscribe_after_archive(client, way, wanted.archive)
         if subscription is None:
             return
         if wanted.unsubscribe:
             await subscription.unsubscribe()
             return
         if subscription.was_resumed and wanted.since != "now":
-            _say_resumed(subscription.name)
+            _note_resumed(subscription.name)
         await print_all(subscription, self._printer)
 
     async def _subscribe(
@@ -304,15 +304,15 @@ class _Reading:
             must_exist=must_exist or wanted.unsubscribe,
         )
 
-    async def _subscribe_behind(
+    async def _subscribe_after_archive(
         self, client: Client, way: connect_options.Way, archive: Path
     ) -> Subscription | None:
-        """A subscription behind what the archive has; None if that was enough."""
+        """Print the archived events, then subscribe after them; None if the count was reached."""
         wanted = self._wanted
         backlog = backlog_of(archive, wanted.filter, way, wanted.missing)
         with suppress(SubscriptionRefusedError):
             if wanted.durable is not None:
-                # One that exists goes on where it stands, and nothing is printed before.
+                # An existing subscription resumes from its own position.
                 return await self._subscribe(client, "now", must_exist=True)
             if wanted.since != "beginning":
                 return await self._subscribe(client, wanted.since)
@@ -322,34 +322,27 @@ class _Reading:
 
 
 async def print_all(subscription: Subscription, printer: Printer) -> None:
-    """Print what comes, until it is enough or the program is told to stop."""
+    """Print events until the count is reached or the task is cancelled."""
     try:
         async for received in subscription:
             printer.show(received.event, received.stream, received.tick, received.time_ns)
             if printer.is_enough:
                 return
     finally:
-        # What could not be printed, because nobody reads any more, comes again.
-        if printer.shown == printer.given:
-            await _put_down(subscription)
+        # An event that was not printed, because stdout was closed, must be redelivered.
+        if printer.shown == printer.given and not subscription.is_over:
+            await subscription.ack()
 
 
-async def _put_down(subscription: Subscription) -> None:
-    """What was printed is dealt with."""
-    if not subscription.is_over:
-        await subscription.ack()
-
-
-def _say_resumed(name: str) -> None:
+def _note_resumed(name: str) -> None:
     typer.echo(
-        f"note: the durable subscription {name!r} exists and goes on where it stands, whatever"
-        " --since says; to begin elsewhere, end it with --unsubscribe first",
+        f"note: durable subscription {name!r} exists and resumes from its position; --since is"
+        " ignored. To start elsewhere, delete it with --unsubscribe first",
         err=True,
     )
 
 
 def say_withheld(hole: Withheld) -> None:
-    """Tell which ticks will not come."""
     typer.echo(
         f"withheld: ticks {hole.first} to {hole.last} of {hole.stream} ({hole.reason})", err=True
     )

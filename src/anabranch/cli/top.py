@@ -1,7 +1,7 @@
-"""`anabranch top`: what the brokers of a network are doing, live.
+"""`anabranch top`: live event rates, links, queues and lag of brokers.
 
-Asks all brokers again and again (`status`) and shows what changed per second, with as many columns
-as there is room for. `--once` shows one interval and ends, for scripts.
+Queries all brokers periodically (`status`) and shows rates per second, with as many columns as fit.
+`--once` shows one interval and exits, for scripts.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.routing.contract import MeshReport
 from anabranch.node.status import Status
 
-#: Column → the counter whose growth it shows.
+#: Column → the counter whose rate it shows.
 _RATES = {
     "taken/s": "events_taken",
     "safe/s": "events_confirmed",
@@ -46,7 +46,7 @@ _COLUMNS = (
 )
 
 
-#: Those that are shown as well where brokers are in a mesh, and their counters.
+#: Additional columns of mesh networks → their counters.
 _MESH_RATES = {
     "moved/s": "targets_moved",
     "drop/s": "targets_dropped",
@@ -60,7 +60,7 @@ _MESH_COLUMNS = (
 )
 
 
-#: Where patterns are detected.
+#: Additional columns of networks with patterns.
 _PATTERN_COLUMNS = (
     Column("patterns", rank=3, is_number=True),
     Column("match/s", rank=1, is_number=True),
@@ -68,14 +68,13 @@ _PATTERN_COLUMNS = (
 
 
 class Sample:
-    """All brokers at one moment."""
+    """The answers of all brokers at one time."""
 
     def __init__(self, asked: list[Asked]) -> None:
         self.at_s = monotonic()
         self.asked = asked
 
     def of(self, name: str) -> Status | None:
-        """What a broker said then."""
         return next((each.status for each in self.asked if each.name == name), None)
 
 
@@ -84,22 +83,22 @@ def top(
         list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
     ] = None,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Watch all brokers of this file.")
+        Path | None, typer.Option("--network", "-n", help="Watch all brokers of this network file.")
     ] = None,
     every_s: Annotated[
-        float, typer.Option("--every", min=0.1, max=3_600, help="Seconds between two looks.")
+        float, typer.Option("--every", min=0.1, max=3_600, help="Seconds between updates.")
     ] = 1.0,
     *,
     token_file: TokenFile = None,
-    once: Annotated[bool, typer.Option("--once", help="Show one interval, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show one interval and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --once: one JSON document per broker.")
+        bool, typer.Option("--json", help="With --once: print one JSON document per broker.")
     ] = False,
 ) -> None:
     """Watch event rates, links, queues and lag of brokers."""
     brokers = brokers_of(network, addresses or [], token_file)
     if once:
-        before, after = asyncio.run(_two_looks(brokers, every_s))
+        before, after = asyncio.run(_two_samples(brokers, every_s))
         if as_json:
             for each in after.asked:
                 print_json({"broker": each.name, **rates(before, after, each.name)})
@@ -107,14 +106,14 @@ def top(
             screen = console()
             show(screen, picture(before, after, room(screen)))
         return
-    with Live(Text("asking …"), console=console(), auto_refresh=False, screen=True) as live:
+    with Live(Text("querying …"), console=console(), auto_refresh=False, screen=True) as live:
         asyncio.run(_watch(brokers, every_s, live))
 
 
-async def _two_looks(brokers: list[Asked], every_s: float) -> tuple[Sample, Sample]:
+async def _two_samples(brokers: list[Asked], every_s: float) -> tuple[Sample, Sample]:
     before = Sample(await ask_all(brokers))
     await asyncio.sleep(every_s)
-    # Names are known now, where only addresses were given.
+    # The first answers replaced addresses with broker names.
     return before, Sample(await ask_all(before.asked))
 
 
@@ -128,7 +127,7 @@ async def _watch(brokers: list[Asked], every_s: float, live: Live) -> None:
 
 
 def rates(before: Sample, after: Sample, name: str) -> dict[str, float]:
-    """What a broker did per second between two looks; nothing if it is down, or began anew."""
+    """Rates of a broker between two samples; empty if it is down or has restarted."""
     one, other = before.of(name), after.of(name)
     if one is None or other is None or one.life != other.life:
         return {}
@@ -155,10 +154,10 @@ def _bytes(status: Status, field: str) -> int:
 
 
 def picture(before: Sample, after: Sample, width: int) -> Table:
-    """One row for each broker, and a row for all."""
-    told = [each.status for each in after.asked if each.status is not None]
-    is_mesh = any(status.mesh is not None for status in told)
-    is_detecting = any(each.patterns is not None and each.patterns.patterns for each in told)
+    """One row per broker, and a row of totals."""
+    statuses = [each.status for each in after.asked if each.status is not None]
+    is_mesh = any(status.mesh is not None for status in statuses)
+    is_detecting = any(each.patterns is not None and each.patterns.patterns for each in statuses)
     rows: list[list[str]] = []
     sums: dict[str, float] = {}
     for each in after.asked:
@@ -194,13 +193,13 @@ def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
 
 
 def _pattern_cells(patterns: PatternsReport | None, found: dict[str, float]) -> list[str]:
-    """What is shown of patterns: those that are detected, of all; and matches."""
+    """Active patterns of all patterns, and the rate of matches."""
     detected = "" if patterns is None else f"{patterns.active}/{patterns.patterns}"
     return [detected, f"{found['match/s']:,.0f}" if "match/s" in found else ""]
 
 
 def _mesh_cells(mesh: MeshReport | None, found: dict[str, float]) -> list[str]:
-    """What is shown of a mesh: trees with a way to their root, of all; and rates."""
+    """Trees with a path to their root of all trees, and rates."""
     trees = "" if mesh is None else f"{mesh.trees - mesh.trees_lost}/{mesh.trees}"
     return [trees, *(f"{found[each]:,.0f}" if each in found else "" for each in _MESH_RATES)]
 

@@ -1,8 +1,9 @@
-"""`anabranch trace verify`: the checker of the simulator, over what real processes wrote down.
+"""`anabranch trace verify`: run the simulator's checker over traces and logs of real processes.
 
-What a client was told is in its trace, what a broker has is in its log; both are judged together.
-Publishers without a trace are taken from the logs (`devnet.untraced_publishers`), and the verdict
-says so."""
+Client traces record what clients received, broker logs record what brokers stored; the checker
+compares the two. Publishers without a trace are reconstructed from the logs
+(`devnet.untraced_publishers`), and the verdict notes it.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from anabranch.devnet.untraced_publishers import Life, untraced_lives, with_untr
 from anabranch.devnet.verdict import RunVerdict, SubscriptionAccount, concluded, judge
 from anabranch.store.files import read_identity
 
-#: Publishers that a note names.
+#: Publishers named in a note.
 _NAMES_MAX = 5
 
 app = typer.Typer(
@@ -38,30 +39,30 @@ def trace() -> None:
 
 @app.command()
 def verify(
-    traces: Annotated[list[Path], typer.Argument(help="Traces, as clients write them.")],
+    traces: Annotated[list[Path], typer.Argument(help="Trace files written by clients.")],
     *,
     state: Annotated[
         list[Path],
-        typer.Option(help="State of a broker, or a directory of such states of one network."),
+        typer.Option(help="State directory of a broker, or a directory of state directories."),
     ],
     complete: Annotated[
         bool,
         typer.Option(
-            "--complete", help="The run is over: what has not come by the end never comes."
+            "--complete", help="The run is over: report events missing at its end as lost."
         ),
     ] = False,
     bound_s: Annotated[
-        float, typer.Option("--bound", min=0.0, help="Seconds after which things are due.")
+        float, typer.Option("--bound", min=0.0, help="Deadline for delivery in seconds.")
     ] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check traces and logs of a run: nothing lost, repeated or out of order.
+    """Check traces and logs of a run for lost, duplicate and reordered events.
 
-    Give the traces of all clients (--trace of `pub` and `sub`, trace= in a program). Of a publisher
-    without one, only what the logs have can be judged, not what was confirmed to it; a note says
-    so.
+    Give the traces of all clients (--trace of `pub` and `sub`, trace= in a program). For a
+    publisher without a trace, deliveries are checked against the logs and confirmations are not
+    checked; a note reports it.
 
-    Exit code 1 if a promise was broken."""
+    Exit code 1 if a guarantee was broken."""
     found = verdict_on(traces, state, complete=complete, bound_s=bound_s)
     if as_json:
         document = {"subscribers": found.tallies, "notes": found.notes}
@@ -75,7 +76,7 @@ def verify(
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The verdict on a run, and what one should know about it."""
+    """The verdict on a run, with counts per subscriber and notes on its limits."""
 
     verdict: RunVerdict
     tallies: list[Tally]
@@ -85,11 +86,11 @@ class Found(msgspec.Struct, frozen=True):
 def verdict_on(
     traces: list[Path], states: list[Path], *, complete: bool = False, bound_s: float = 10.0
 ) -> Found:
-    """Read everything, and judge."""
+    """Read traces and logs, and check them."""
     _check_states(states)
     logged, first_ticks = read_logs(states)
-    told = merge([read_trace(path) for path in traces])
-    history = without_forgotten(told, logged, first_ticks)
+    traced = merge([read_trace(path) for path in traces])
+    history = without_forgotten(traced, logged, first_ticks)
     lives = untraced_lives(history)
     notes = _notes_on_untraced(lives)
     if lives:
@@ -98,36 +99,38 @@ def verdict_on(
     if complete and not is_finished:
         history = concluded(history, bound_s)
     notes += [
-        f"the log of {stream} begins with tick {first}; what came before is judged only by what"
-        " was delivered"
+        f"the log of {stream} begins with tick {first}; earlier events are checked only against"
+        " deliveries"
         for stream, first in first_ticks.items()
         if first > 1
     ]
     if not complete and not is_finished:
-        notes.append("what had not come when the traces ended was not judged; --complete does that")
+        notes.append("events missing when the traces ended were not checked; use --complete")
     return Found(judge(history, bound_s), tallies(history), notes)
 
 
 def _check_states(states: list[Path]) -> None:
-    """All states are of one network, and of every broker there is one."""
+    """Check that all state directories belong to one network, and none to the same broker."""
     found: dict[tuple[str, str], Path] = {}
     for directory in states:
         below = state_directories(directory)
         if not below:
-            raise CommandError(f"{directory} holds no state of a broker; name what `up` was given")
+            raise CommandError(
+                f"{directory} contains no state of a broker; give the --state of `anabranch up`"
+            )
         for state in below:
             network, broker = owner = read_identity(state)
             other = found.setdefault(owner, state)
             if other.resolve() != state.resolve():
                 raise CommandError(
                     f"{other} and {state} are both states of broker {broker!r} of network"
-                    f" {network!r}; give the one of this run"
+                    f" {network!r}; give only the one of this run"
                 )
     networks = sorted({network for network, _ in found})
     if len(networks) > 1:
         raise CommandError(
-            f"--state holds brokers of {len(networks)} networks ({', '.join(networks)}); give the"
-            " states of one, with its traces"
+            f"--state has brokers of {len(networks)} networks ({', '.join(networks)}); give the"
+            " states and traces of one network"
         )
 
 
@@ -138,15 +141,15 @@ def _notes_on_untraced(lives: Counter[Life]) -> list[str]:
     more = f" and {len(names) - _NAMES_MAX:,} more" if len(names) > _NAMES_MAX else ""
     count = lives.total()
     note = (
-        f"{counted(count, 'event')} in the logs {'is' if count == 1 else 'are'} of publishers that"
-        f" no trace tells of ({', '.join(names[:_NAMES_MAX])}{more}): delivery is judged by what"
-        " the logs have, confirmation is not judged; run publishers with --trace to have both"
+        f"{counted(count, 'event')} in the logs {'is' if count == 1 else 'are'} from publishers"
+        f" without a trace ({', '.join(names[:_NAMES_MAX])}{more}): deliveries are checked against"
+        " the logs, confirmations are not checked; run publishers with --trace to check both"
     )
     return [note]
 
 
 def _tallies_of(verdict: RunVerdict) -> list[Tally]:
-    """About the same, of a run in one process: there an episode goes on where the last ended."""
+    """Tallies of a run in one process, where an episode continues where the last one ended."""
     found: dict[str, list[SubscriptionAccount]] = {}
     for account in verdict.accounts:
         found.setdefault(_subscriber(account), []).append(account)
@@ -164,7 +167,7 @@ def _tallies_of(verdict: RunVerdict) -> list[Tally]:
 
 
 def _subscriber(account: SubscriptionAccount) -> str:
-    """Whose an episode is; it is named like that up to a `#`."""
+    """The subscriber of an episode: its name up to the `#`."""
     return account.subscription.partition("#")[0]
 
 
@@ -177,7 +180,6 @@ def _anomalies_of(subscriber: str, verdict: RunVerdict) -> str:
 
 
 def print_verdict(verdict: RunVerdict, counts: Sequence[Tally] | None = None) -> None:
-    """The verdict for people."""
     out = console()
     out.print(
         f"published {verdict.published:,}, confirmed {verdict.confirmed:,},"
@@ -198,5 +200,5 @@ def print_verdict(verdict: RunVerdict, counts: Sequence[Tally] | None = None) ->
         place = f"{where}, tick {example.tick}" if example.tick else where
         out.print(f"{example.name}: {place}: {example.text}", soft_wrap=True)
     named = ", ".join(f"{name} {count}" for name, count in verdict.anomalies.items())
-    kept = "every promise kept" if verdict.clean else "PROMISES BROKEN"
-    out.print(f"{kept}: {named}", soft_wrap=True)
+    outcome = "every guarantee kept" if verdict.clean else "GUARANTEES BROKEN"
+    out.print(f"{outcome}: {named}", soft_wrap=True)

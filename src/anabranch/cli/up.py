@@ -1,7 +1,8 @@
-"""`anabranch up`: a whole network on this machine, from one file or by the name of a shape.
+"""`anabranch up`: run all brokers of a network on this machine.
 
-On a terminal it is a table that moves; elsewhere each change is a line. Ctrl-C (or SIGTERM) stops
-every broker in order; the state stays where it is (`devnet.directory` says where that is).
+The network comes from a network file or from the name of a shape. On a terminal the command shows a
+live table, elsewhere it prints one line per change. Ctrl-C or SIGTERM stops every broker cleanly
+and keeps the state directory (`devnet.directory`).
 """
 
 import asyncio
@@ -42,7 +43,7 @@ def up(
     *,
     state: Annotated[
         Path | None,
-        typer.Option(help="Where everything is kept.  [default: anabranch-NAME, beside the file]"),
+        typer.Option(help="Directory for all state.  [default: anabranch-NAME, beside the file]"),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per line: changes, then addresses.")
@@ -50,32 +51,32 @@ def up(
 ) -> None:
     """Run a network on this machine until interrupted.
 
-    Every broker is a process of its own and is started again when it dies. Ports that the file does
-    not give are free ones. Everything is kept in one directory, and found there the next time; so
-    do other commands that are given the same file find the ports.
+    Every broker is a separate process and is restarted when it dies. A port that the file leaves
+    out is chosen from the free ones. The state of all brokers is kept in one directory and used
+    again by the next run. Other commands find the chosen ports when they are given the same file.
     """
     file = network_from(what)
     asyncio.run(_Show(as_json).run(file, state or home_of(file)))
 
 
 class _Show:
-    """What is seen of a running network."""
+    """Runs a network and shows the state of its brokers."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
         self._screen = console()
-        self._moves = self._screen.is_terminal and not as_json
+        self._is_live = self._screen.is_terminal and not as_json
         self._changes: dict[str, Change] = {}
         self._is_up = asyncio.Event()
 
     async def run(self, file: NetworkFile, directory: Path) -> None:
-        """Until it is told to stop."""
+        """Run the network until SIGINT or SIGTERM."""
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        network = LocalNetwork(file, directory, self._hear)
-        control = asyncio.create_task(self._serve_requests(network))
+        network = LocalNetwork(file, directory, self._on_change)
+        requests = asyncio.create_task(self._serve_requests(network))
         starting = asyncio.create_task(network.start())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,33 +87,33 @@ class _Show:
                 self._welcome(network)
                 await self._watch(network, stop)
         finally:
-            for task in (starting, stopping, control):
+            for task in (starting, stopping, requests):
                 task.cancel()
-            await asyncio.gather(starting, stopping, control, return_exceptions=True)
+            await asyncio.gather(starting, stopping, requests, return_exceptions=True)
             await network.stop()
 
     async def _serve_requests(self, network: LocalNetwork) -> None:
         await self._is_up.wait()
         await serve(network)
 
-    def _hear(self, change: Change) -> None:
+    def _on_change(self, change: Change) -> None:
         self._changes[change.name] = change
         if self._as_json:
             print_json(change)
-        elif not self._moves:
+        elif not self._is_live:
             typer.echo(line_of(change))
 
     def _welcome(self, network: LocalNetwork) -> None:
         if self._as_json:
             print_json({"network": str(network.path), "addresses": network.addresses})
             return
-        if not self._moves:
+        if not self._is_live:
             show(self._screen, table_of(network, self._changes, room(self._screen)))
         for line in next_steps(network):
             typer.echo(line)
 
     async def _watch(self, network: LocalNetwork, stop: asyncio.Event) -> None:
-        if not self._moves:
+        if not self._is_live:
             await stop.wait()
             return
         with Live(console=self._screen, auto_refresh=False) as live:
@@ -124,12 +125,12 @@ class _Show:
 
 
 def line_of(change: Change) -> str:
-    """A change of one broker."""
+    """A state change of one broker."""
     return f"{change.name}: {change.state}{f', {change.text}' if change.text else ''}"
 
 
 def table_of(network: LocalNetwork, changes: dict[str, Change], width: int) -> Table:
-    """Every broker, where it is and how it does."""
+    """One row per broker: state, process and addresses."""
     return fitted(
         _COLUMNS, [_row(network, name, changes.get(name)) for name in network.brokers], width
     )
@@ -149,12 +150,12 @@ def _row(network: LocalNetwork, name: str, change: Change | None) -> list[str]:
 
 
 def next_steps(network: LocalNetwork) -> list[str]:
-    """What to try now, in another terminal, wherever that is; the file says all the rest."""
+    """Commands to try in another terminal, from any directory."""
     file = shlex.quote(str(network.path))
     return [
-        f"The network {network.file.name} is up; Ctrl-C stops it. In other terminals:",
+        f"Network {network.file.name} is up. Press Ctrl-C to stop it. In other terminals:",
         f'  anabranch sub --network {file} "price > 10"',
         f"  anabranch pub --network {file} symbol=IBM price=12.5",
         f"  anabranch status --network {file}",
-        "Kill any broker with kill -9 and look: it comes back, and nothing is lost.",
+        "Kill any broker with kill -9: it restarts, and no event is lost.",
     ]

@@ -1,18 +1,21 @@
-"""Attribute values as people type them: `name=value` arguments, and cells of a table.
+"""Parse attribute values from text: `name=value` arguments and CSV cells; and parse times.
 
     price=12.50   volume=1000   urgent=true   symbol=IBM   zip=01234   phone=+4312345   note=
 
-Rules:
+Rules
 
-1. A number is what is written like one and would lose nothing by becoming one: digits, perhaps
-   after a minus, without a plus, a needless zero in front, or an exponent. Without a point it is an
-   integer, if 64 bits hold it; with a point between digits it is a float, if a float can say just
-   that number. So a postal code 01234, a part 1e5 and a number of thirty digits remain text.
+1. Text becomes a number only if the conversion is lossless: digits with an optional minus, without
+   a plus, a leading zero or an exponent. Without a decimal point it is an integer, if it fits in
+   64 bits. With a point between digits it is a float, if a float represents exactly that decimal.
+   So the postal code 01234, the part number 1e5 and a number of thirty digits remain strings.
 2. `true` and `false`, in any case, are booleans.
-3. What stands in double quotes is text: `code="12"`.
-4. Everything else is text; nothing after the `=` is empty text.
-5. A type that was declared (`--types`) decides in place of these rules. A string is taken as it is
-   written; a number may have what rule 1 does not allow; what cannot be of its type is an error.
+3. Text in double quotes is a string: `code="12"`.
+4. All other text is a string. Nothing after the `=` is the empty string.
+5. A declared type (`--types`) overrides these rules. A string is taken literally; a number may use
+   notation that rule 1 rejects; text that is not of the declared type is an error.
+
+A time is an ISO date with a time, or an age such as `10m`. Without a time zone it is UTC, as in all
+output of the command.
 """
 
 import json
@@ -29,12 +32,12 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
 _ANY_INTEGER = re.compile(r"[+-]?[0-9]+")
 _ANY_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-#: As long a text has fifteen digits at most, and those a float holds always.
+#: Text of this length has at most fifteen digits, which a float always represents exactly.
 _EXACT_CHARACTERS = 16
 
 
 class Type(StrEnum):
-    """What a value can be declared to be."""
+    """A type that `--types` can declare."""
 
     string = "string"
     integer = "integer"
@@ -43,7 +46,7 @@ class Type(StrEnum):
 
 
 def typed(text: str) -> Value:
-    """The value that a text stands for by itself: rules 1 to 4."""
+    """Infer the value of a text: rules 1 to 4."""
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"
     if _INTEGER.fullmatch(text):
@@ -62,7 +65,7 @@ def typed(text: str) -> Value:
 
 
 def declared(text: str, kind: Type) -> Value:
-    """The value of this type that a text stands for: rule 5."""
+    """Parse a text as a declared type: rule 5."""
     if kind is Type.string:
         return text
     if kind is Type.boolean and text.lower() in {"true", "false"}:
@@ -73,11 +76,11 @@ def declared(text: str, kind: Type) -> Value:
         number = int(text)
         if INT_MIN <= number <= INT_MAX:
             return number
-    raise CommandError(f"{text!r} is no {kind}, which is what --types declares")
+    raise CommandError(f"{text!r} is not of type {kind}, which --types declares")
 
 
 def value_of(name: str, text: str, types: dict[str, Type]) -> Value:
-    """The value of an attribute, by its declared type or else by itself."""
+    """Parse the value of an attribute: by its declared type if it has one, otherwise inferred."""
     if name not in types:
         return typed(text)
     try:
@@ -87,7 +90,7 @@ def value_of(name: str, text: str, types: dict[str, Type]) -> Value:
 
 
 def read_types(texts: Iterable[str]) -> dict[str, Type]:
-    """The types that texts such as `zip=string,price=float` declare."""
+    """Parse declarations such as `zip=string,price=float`."""
     types: dict[str, Type] = {}
     for part in ",".join(texts).split(","):
         name, _, kind = part.strip().rpartition("=")
@@ -95,7 +98,9 @@ def read_types(texts: Iterable[str]) -> dict[str, Type]:
             continue
         if not name or kind not in set(Type):
             known = ", ".join(Type)
-            raise CommandError(f"{part!r} in --types is no NAME=TYPE; types are {known}")
+            raise CommandError(
+                f"invalid --types entry {part!r}; write NAME=TYPE, where TYPE is one of {known}"
+            )
         if name in types:
             raise CommandError(f"--types declares {name!r} twice")
         types[name] = Type(kind)
@@ -103,22 +108,16 @@ def read_types(texts: Iterable[str]) -> dict[str, Type]:
 
 
 def attributes_of(arguments: Iterable[str], types: dict[str, Type]) -> dict[str, Value]:
-    """The attributes of `name=value` arguments, each of which may be there once."""
+    """Parse `name=value` arguments. Giving an attribute twice is an error."""
     found: dict[str, Value] = {}
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals or not name:
             raise CommandError(f"{argument!r} is neither an address (host:port) nor name=value")
         if name in found:
-            raise CommandError(f"the attribute {name!r} is given twice; an event has it once")
+            raise CommandError(f"duplicate attribute {name!r}; give each attribute once")
         found[name] = value_of(name, text, types)
     return found
-
-
-# Moments as people write them on a command line: a date with a time, or so long ago.
-#
-#
-# Without a zone the time is UTC, as in everything the command prints.
 
 
 _AGO = re.compile(r"(\d{1,9})([smhd])")
@@ -127,7 +126,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_ns(text: str, now: datetime) -> int:
-    """Nanoseconds since 1970 of the moment that `text` names."""
+    """Parse a time; returns nanoseconds since the epoch."""
     try:
         if ago := _AGO.fullmatch(text):
             found = now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
@@ -135,7 +134,7 @@ def moment_ns(text: str, now: datetime) -> int:
             found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise CommandError(
-            f"{text!r} is no time; write 2026-01-31T12:00 (UTC), or 90s, 10m, 2h, 3d ago"
+            f"invalid time {text!r}; write 2026-01-31T12:00 (UTC), or an age: 90s, 10m, 2h, 3d"
         ) from None
     zoned = found if found.tzinfo else found.replace(tzinfo=UTC)
     return (zoned - _EPOCH) // timedelta(microseconds=1) * 1_000

@@ -1,8 +1,8 @@
-"""`anabranch warm`: compile the kernels before they are needed.
+"""`anabranch warm`: compile the kernels ahead of time.
 
-A broker compiles the kernels of the matching index after its first subscription, in the background;
-a fetch and a task of the data pipeline compile theirs when they start. Each takes a minute or less,
-once on a machine, and the result is kept in a cache on disk. This command fills that cache.
+A broker compiles the kernels of the matching index in the background after its first subscription.
+Fetches and tasks of the data pipeline compile theirs when they start. Each compilation takes up to
+a minute, once per machine, and its result is cached on disk. This command fills that cache.
 """
 
 from collections.abc import Callable
@@ -19,21 +19,21 @@ def warm() -> None:
     """Compile the kernels before their first use.
 
     Run it once after an installation or an upgrade, as the user that runs the brokers. Kernels that
-    are compiled already are only loaded. The kernels of the data pipeline are left out where its
+    are already compiled are only loaded. The kernels of the data pipeline are skipped if its
     libraries are not installed.
     """
     if not numba_is_here():
-        raise CommandError("numba is not installed: there are no kernels to compile")
+        raise CommandError("numba is not installed; there are no kernels to compile")
     _report("matching", warm_matching)
     mark_compiled()
-    # The module below makes its kernels when it is imported.
+    # Importing this module defines its kernels.
     from anabranch.store.bulk.warm import warm as warm_fetches  # noqa: PLC0415
 
     _report("fetches", warm_fetches)
     try:
         from anabranch.spark.warm import warm as warm_pipeline  # noqa: PLC0415
     except ImportError as error:
-        typer.echo(f"pipeline: left out, {error.name} is not installed")
+        typer.echo(f"pipeline: skipped, {error.name} is not installed")
     else:
         _report("pipeline", warm_pipeline)
 

@@ -1,21 +1,21 @@
-"""`[brokers.NAME]`: where each broker is reached, and where it keeps its state.
+"""`[brokers.NAME]`: addresses and state directory of each broker.
 
     [brokers.a]
-    host = "10.0.0.5"      # what others dial; 127.0.0.1 if absent
+    host = "10.0.0.5"      # host that others connect to; default 127.0.0.1
     clients = 4100         # ports; 0 or absent: chosen by `anabranch up`
     links = 4101
     observe = 4102
-    listen = "0.0.0.0"     # where it listens, if not at `host`
+    listen = "0.0.0.0"     # address to listen on; default `host`
     state = "state/a"
 
-Rules:
+Rules
 
 1. Either no broker has a table, and all have the defaults, or every broker of the network has one.
-   So a misspelt broker is noticed, wherever it is misspelt.
-2. On one host every port is given once, and every broker has a state directory of its own.
-3. Only edges have a port for clients; only a broker with neighbours has one for links.
-4. The observe port speaks plain HTTP. It listens on the loopback interface unless `observe_host`
-   says otherwise.
+   This detects misspelt names.
+2. Ports on one host differ, and so do state directories.
+3. Only edges have a port for clients; only brokers with neighbours have one for links.
+4. The observe port serves plain HTTP. It listens on the loopback interface unless `observe_host`
+   specifies another.
 """
 
 import ipaddress
@@ -50,26 +50,25 @@ _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?"
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one broker is. A port of 0 is not chosen yet, or not needed."""
+    """Addresses of one broker. A port of 0 is not chosen yet, or not needed."""
 
     name: str
-    #: What others dial.
+    #: The host that others connect to.
     host: str = LOOPBACK
     clients_port: int = 0
     links_port: int = 0
     observe_port: int = 0
-    #: Where it listens for clients and links.
+    #: The address to listen on for clients and links.
     listen_host: str = LOOPBACK
     observe_host: str = LOOPBACK
-    #: Names by which its observe port may be asked, beside addresses and these hosts.
+    #: Additional host names that requests to the observe port may use.
     observe_hosts: tuple[str, ...] = ()
-    #: The file with the token that its observe port wants; absolute.
+    #: The file with the token that the observe port requires; absolute.
     observe_token_file: Path | None = None
-    #: Absolute.
+    #: The state directory; absolute.
     state: Path
 
     def port(self, name: PortName) -> int:
-        """One of the three ports."""
         return {
             "clients": self.clients_port,
             "links": self.links_port,
@@ -78,35 +77,35 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether its connections never leave this machine."""
+        """Whether all its connections stay on this machine."""
         return is_loopback(self.host) and is_loopback(self.listen_host)
 
 
 def ports_needed(network: Network, broker: str) -> tuple[PortName, ...]:
-    """The ports that this broker has to have."""
+    """The ports that this broker requires."""
     needed = {"clients": broker in network.edges, "links": bool(network.links_of(broker))}
     return tuple(name for name in PORT_NAMES if needed.get(name, True))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host is certainly this machine. No name is looked up but `localhost`."""
+    """Whether a host is this machine, without a name lookup."""
     address = _address(host)
     return address.is_loopback if address else host.lower() == "localhost"
 
 
 def read_brokers(root: Table, network: Network) -> dict[str, BrokerSettings]:
-    """The settings of every broker of the network, in its order."""
+    """Read the settings of every broker, in the order of the network."""
     table = root.table("brokers")
     tables = dict(table.tables())
     for name in tables:
         if name not in network.brokers:
-            raise table.error(name, f"is in no site; {nearest(name, network.brokers)}")
+            raise table.error(name, f"this broker is in no site; {nearest(name, network.brokers)}")
     unknown = [name for name in network.brokers if name not in tables]
     if tables and unknown:
         name = unknown[0]
         raise root.error(
             mention(root, name),
-            f"unknown broker {name!r}: there is no [brokers.{name}]; {nearest(name, tables)}",
+            f"broker {name!r} has no table [brokers.{name}]; {nearest(name, tables)}",
         )
     here = "remove it from mesh.relays" if root.has("mesh") else "add [sites.{name}]"
     settings = {
@@ -122,11 +121,11 @@ def _read_broker(table: Table, name: str, network: Network, advice: str) -> Brok
     if table.has("clients") and "clients" not in needed:
         raise table.error(
             "clients",
-            f"broker {name!r} has no client site, so clients cannot attach to it; remove this port,"
-            f" or {advice}",
+            f"broker {name!r} has no client site, so clients cannot connect to it; remove this"
+            f" port, or {advice}",
         )
     if table.has("links") and "links" not in needed:
-        raise table.error("links", f"broker {name!r} is alone and has no links; remove this port")
+        raise table.error("links", f"broker {name!r} has no links; remove this port")
     host = _host(table, "host", LOOPBACK)
     return BrokerSettings(
         name=name,
@@ -148,7 +147,7 @@ def _observe_hosts(table: Table) -> tuple[str, ...]:
         if not _HOST_NAME.fullmatch(name):
             raise table.error(
                 ("observe_hosts", number),
-                f"{name[:80]!r} is no host name; give a name without a port",
+                f"{name[:80]!r} is not a host name; give a name without a port",
             )
     return tuple(names)
 
@@ -165,17 +164,19 @@ def _host(table: Table, key: str, default: str) -> str:
     address = _address(host)
     if address is None and not _HOST_NAME.fullmatch(host):
         raise table.error(
-            key, f"{host[:80]!r} is no host; give a name or an address, without a port"
+            key, f"{host[:80]!r} is not a host; give a name or an address, without a port"
         )
     if key == "host" and address is not None and address.is_unspecified:
         raise table.error(
-            key, f'{host} cannot be dialled; give the address others use, and listen = "{host}"'
+            key,
+            f"others cannot connect to {host}; give the address that they use, and"
+            f' listen = "{host}"',
         )
     return host
 
 
 def check_distinct(brokers: Iterable[BrokerSettings], table: Table) -> None:
-    """No port of a host and no state directory is given twice."""
+    """Check that ports of a host, and state directories, differ."""
     taken: dict[tuple[str, int], tuple[str, PortName]] = {}
     states: dict[Path, str] = {}
     for broker in brokers:
@@ -184,8 +185,8 @@ def check_distinct(brokers: Iterable[BrokerSettings], table: Table) -> None:
         if broker.state in states:
             raise table.error(
                 (broker.name, "state"),
-                f"{broker.state} is the state directory of broker {states[broker.state]!r} too;"
-                " give each its own",
+                f"{broker.state} is also the state directory of broker {states[broker.state]!r};"
+                " give each broker its own",
             )
         states[broker.state] = broker.name
 
@@ -202,43 +203,43 @@ def _check_port(
         other, other_name = taken[address]
         raise table.error(
             (broker.name, name),
-            f"{broker.host}:{port} is taken by {other_name!r} of broker {other!r};"
-            " give every port of a host once",
+            f"{broker.host}:{port} is already used by {other_name!r} of broker {other!r};"
+            " use different ports on one host",
         )
     taken[address] = (broker.name, name)
 
 
 def check_plaintext(brokers: Mapping[str, BrokerSettings], table: Table) -> None:
-    """Without TLS, nothing is reached from another machine."""
+    """Check that without TLS all brokers are on this machine."""
     for broker in brokers.values():
         if not broker.is_local:
             key = "listen" if is_loopback(broker.host) else "host"
             host = broker.listen_host if key == "listen" else broker.host
             raise table.error(
                 (broker.name, key),
-                f"{host} is not a loopback address, and there is no TLS; add [tls] with ca,"
-                " certificate and key, or accept that anybody can read and write what travels:"
-                " plaintext = true in [tls]",
+                f"{host} is not a loopback address, and TLS is not configured; add [tls] with ca,"
+                " certificate and key, or permit unprotected connections with plaintext = true in"
+                " [tls]",
             )
 
 
 def check_hosts_name_nobody(brokers: Mapping[str, BrokerSettings], table: Table) -> None:
-    """No broker's host is another broker's name: a certificate for the one would do for both."""
+    """Check that no broker's host is another broker's name: its certificate would fit both."""
     names = {name.lower(): name for name in brokers}
     for broker in brokers.values():
         other = names.get(broker.host.lower().rstrip("."), broker.name)
         if other != broker.name:
             raise table.error(
                 (broker.name, "host"),
-                f"{broker.host!r} is also the name of a broker, whose certificate this one's would"
-                " pass for; rename one of them",
+                f"{broker.host!r} is also the name of another broker, so the certificate of this"
+                " one would be valid for both; rename one of them",
             )
 
 
 def unchosen_ports(
     brokers: Mapping[str, BrokerSettings], network: Network
 ) -> Iterator[tuple[str, PortName]]:
-    """The ports that are needed and still 0."""
+    """Required ports that are still 0."""
     for broker in brokers.values():
         for name in ports_needed(network, broker.name):
             if not broker.port(name):
@@ -246,9 +247,8 @@ def unchosen_ports(
 
 
 def missing_port(path: Path, broker: str, port: PortName) -> ConfigError:
-    """A port that would be needed now."""
     return ConfigError(
-        f"broker {broker!r} has no port for {port}; give it one, or let `anabranch up` choose",
+        f"broker {broker!r} has no port for {port}; set it, or let `anabranch up` choose",
         path=path,
         key=f"brokers.{broker}.{port}",
     )

@@ -1,17 +1,19 @@
-"""A private certificate authority and certificates for the brokers of a network, for trials.
+"""A private certificate authority (CA) and broker certificates, for trials.
 
-Good enough to run a network over TLS in a minute; in earnest the files come from wherever an
-organisation gets its certificates, with the broker's name among the DNS names. Rules:
+This is enough to try a network over TLS. In production, certificates come from the organisation's
+own CA, with the broker's name among the DNS names.
 
-1. The authority's key is stored beside its certificate, with the suffix `.key`. Whoever has it can
-   be any broker: move it away when the brokers have their files.
-2. What is there is kept, so brokers that join later get certificates of the same authority.
-   `renew` makes the brokers' files anew, with the same authority.
-3. An authority without its key is somebody else's. It is never overwritten.
-4. A certificate names the broker and its host, for links the one, for clients the other.
-5. Keys can be read by their owner only, from the moment they exist.
+Rules
 
-Needs the package `cryptography` (the extra `certificates`).
+1. The CA key is stored beside its certificate, with the suffix `.key`. Its holder can impersonate
+   any broker: move it away after the brokers have their files.
+2. Existing files are kept, so that brokers added later get certificates of the same CA. `renew`
+   replaces the brokers' files, with the same CA.
+3. A CA certificate without its key is foreign and never overwritten.
+4. A certificate names the broker, for links, and its host, for clients.
+5. Keys are readable only by their owner, from the moment they are created.
+
+Requires the package `cryptography` (the extra `certificates`).
 """
 
 import datetime
@@ -34,14 +36,14 @@ _Name = x509.DNSName | x509.IPAddress
 
 
 class Made(msgspec.Struct, frozen=True):
-    """Files that were written, and certificates that were there already."""
+    """Files that were written, and existing certificates that were kept."""
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
 
 
 class _Authority:
-    """Signs certificates, all valid for the same time."""
+    """A CA that signs certificates of one validity period."""
 
     def __init__(
         self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int
@@ -52,10 +54,10 @@ class _Authority:
 
 
 def make_certificates(file: NetworkFile, *, days: int = 365, renew: bool = False) -> Made:
-    """Write what is missing of the files that `[tls]` names."""
+    """Create the missing files that `[tls]` names."""
     if file.tls is None:
         raise ConfigError(
-            'there is no [tls]; add it with ca = "certificates/ca.pem",'
+            'has no [tls]; add it with ca = "certificates/ca.pem",'
             ' certificate = "certificates/{broker}.pem" and key = "certificates/{broker}.key"',
             path=file.path,
         )
@@ -74,17 +76,17 @@ def make_certificates(file: NetworkFile, *, days: int = 365, renew: bool = False
 
 
 def _check_apart(file: NetworkFile, files: TlsFiles) -> None:
-    """No two things are written to one file."""
-    owners = {files.ca: "the authority", files.ca.with_suffix(".key"): "the authority's key"}
+    """Check that all paths differ."""
+    owners = {files.ca: "the CA", files.ca.with_suffix(".key"): "the CA key"}
     for name in file.brokers:
         for path in (files.certificate_of(name), files.key_of(name)):
             if path in owners:
-                message = f"would hold something of broker {name!r} and of {owners[path]}"
-                raise ConfigError(f"{message}; give each a file of its own in [tls]", path=path)
+                message = f"is the path of a file of broker {name!r} and of {owners[path]}"
+                raise ConfigError(f"{message}; use different paths in [tls]", path=path)
             owners[path] = f"broker {name!r}"
 
 
-# -- the authority -------------------------------------------------------------------------------
+# -- the CA --------------------------------------------------------------------------------------
 
 
 def _authority(path: Path, network: str, days: int, written: list[Path]) -> _Authority:
@@ -108,19 +110,19 @@ def _authority(path: Path, network: str, days: int, written: list[Path]) -> _Aut
 def _known_authority(path: Path, key_path: Path, days: int) -> _Authority:
     if not key_path.exists():
         raise ConfigError(
-            f"this authority is there, but not its key {key_path}, so nothing can be signed with"
-            " it; name another file as ca in [tls], or bring the key",
+            f"this CA exists, but its key {key_path} does not, so it cannot sign certificates;"
+            " give another file as ca in [tls], or restore the key",
             path=path,
         )
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         key = serialization.load_pem_private_key(key_path.read_bytes(), password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"the authority cannot be read: {error}", path=path) from None
+        raise ConfigError(f"the CA cannot be read: {error}", path=path) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ConfigError("is no key that this command made", path=key_path)
+        raise ConfigError("is not a key that this command created", path=key_path)
     if key.public_key() != certificate.public_key():
-        raise ConfigError(f"the private key does not fit the certificate {path}", path=key_path)
+        raise ConfigError(f"the private key does not match the certificate {path}", path=key_path)
     return _Authority(certificate, key, days)
 
 
@@ -142,7 +144,7 @@ def _make_broker(authority: _Authority, broker: BrokerSettings, files: TlsFiles)
         .add_extension(x509.SubjectAlternativeName(_names(broker)), critical=False)
         .sign(authority.key, hashes.SHA256())
     )
-    # The key first: a certificate whose key never came would be kept for ever.
+    # Write the key first: a certificate without its key would be kept forever.
     _write_key(files.key_of(broker.name), key)
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     _write(files.certificate_of(broker.name), pem, 0o644)
@@ -168,7 +170,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        # Clocks of other machines may be behind.
+        # Clocks of other machines may be slow.
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)

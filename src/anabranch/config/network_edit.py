@@ -1,15 +1,18 @@
-"""Networks that differ from another one by a broker, a site or a link, as the file's next revision.
+"""Edits of a network file: add and remove brokers, sites and links, as the next revision.
 
     file = add_relay(load(path), "r3", site="core", at=At(host="10.0.0.7", links=4101))
     rewrite(file)
 
-Every function takes a network file and returns another one, with the next revision. Rules:
+Every function takes a network file and returns a new one, with the next revision.
 
-1. What comes out is right in itself: it has passed all that `load` looks at.
-2. An edge that goes is remembered in `left`: other brokers know what its stream was, so no broker
-   may have its name again.
-3. A mesh stays whole: what would cut it in two is refused, with the names of those cut off.
-4. `rewrite` replaces the file in one step and keeps the previous file beside it, with its revision
+Rules
+
+1. The result is consistent: it has passed all checks of `load`.
+2. A removed edge is recorded in `left`: other brokers still have its stream, so its name must not
+   be reused.
+3. A mesh stays connected: an edit that would split it is rejected, with the names of the brokers
+   that would be cut off.
+4. `rewrite` replaces the file atomically and keeps the previous one beside it, with its revision
    appended to the name. It changes only the keys that differ, so comments and layout survive.
 """
 
@@ -33,7 +36,7 @@ from anabranch.model.errors import LocalError
 
 
 class At(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a new broker is; ports of 0 are chosen later."""
+    """Addresses and state directory of a new broker; ports of 0 are chosen later."""
 
     host: str = LOOPBACK
     clients: int = 0
@@ -44,24 +47,24 @@ class At(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_relay(file: NetworkFile, name: str, site: str, at: At) -> NetworkFile:
-    """A further broker in a site that is there."""
-    shape = _sites(file, "add the broker below another one, or with links to others, instead")
+    """Add a broker to an existing site."""
+    shape = _sites(file, "add the broker below another broker, or with links to others")
     found = _site(file, shape, site)
     if site in file.network.edges:
-        raise _error(file, f"{site!r} is the client site of one broker; take another site")
+        raise _error(file, f"{site!r} is the client site of one broker; choose another site")
     sites = shape | {site: msgspec.structs.replace(found, brokers=(*found.brokers, name))}
     return _next(file, SitesShape(sites), [name], at)
 
 
 def add_edge(file: NetworkFile, name: str, below: str, at: At) -> NetworkFile:
-    """A broker that serves clients, below a site or, in a tree of brokers, below a broker.
+    """Add a broker that serves clients, below a site or, in a tree of brokers, below a broker.
 
-    In a mesh there is no below; `add_linked` is for that."""
+    For a mesh use `add_linked`."""
     if isinstance(file.shape, TreeShape):
         file.broker(below)
         tree = file.shape.below
         return _next(file, TreeShape(tree | {below: (*tree.get(below, ()), name)}), [name], at)
-    shape = _sites(file, "say which brokers it has links to: --link-to BROKER")
+    shape = _sites(file, "give the brokers to link to: --link-to BROKER")
     _site(file, shape, below)
     return _next(file, SitesShape(shape | {name: Site((name,), (below,))}), [name], at)
 
@@ -69,17 +72,17 @@ def add_edge(file: NetworkFile, name: str, below: str, at: At) -> NetworkFile:
 def add_site(
     file: NetworkFile, site: str, brokers: Iterable[str], joins: Iterable[str], at: At
 ) -> NetworkFile:
-    """A site with its brokers, joined to sites that are there."""
+    """Add a site with its brokers, joined to existing sites."""
     shape = _sites(file, "add brokers instead")
     if site in shape:
-        raise _error(file, f"there is a site {site!r} already; add brokers to it")
+        raise _error(file, f"site {site!r} already exists; add brokers to it")
     members = tuple(brokers)
     new = [name for name in members if name not in file.brokers]
     return _next(file, SitesShape(shape | {site: Site(members, tuple(joins))}), new, at)
 
 
 def remove_broker(file: NetworkFile, name: str) -> NetworkFile:
-    """Without a broker, and without its client site if it has one."""
+    """Remove a broker, and its client site if it has one."""
     file.broker(name)
     if isinstance(file.shape, TreeShape):
         return _next(file, _tree_without(file, file.shape.below, name))
@@ -95,7 +98,7 @@ def remove_broker(file: NetworkFile, name: str) -> NetworkFile:
 
 
 def remove_site(file: NetworkFile, site: str) -> NetworkFile:
-    """Without a site, and without the brokers that are in no other one."""
+    """Remove a site, and its brokers that are in no other site."""
     shape = _sites(file, "remove brokers instead")
     _site(file, shape, site)
     return _next(file, _sites_without(shape, site))
@@ -107,48 +110,46 @@ def remove_site(file: NetworkFile, site: str) -> NetworkFile:
 def add_linked(
     file: NetworkFile, name: str, others: Iterable[str], at: At, *, is_relay: bool = False
 ) -> NetworkFile:
-    """A broker of a mesh with links to brokers that are there."""
+    """Add a broker to a mesh, with links to existing brokers."""
     shape = _mesh(file, "add the broker below another one, or to a site")
     ends = list(others)
     if not ends:
-        raise _error(file, f"{name!r} needs a link to a broker that is there")
+        raise _error(file, f"{name!r} needs a link to an existing broker")
     for number, other in enumerate(ends):
         file.broker(other)
         if other in ends[:number]:
-            raise _error(file, f"{other!r} is named twice; there is one link to a broker")
+            raise _error(file, f"duplicate link to {other!r}; give each broker once")
     links = (*shape.links, *((name, other) for other in ends))
     relays = (*shape.relays, name) if is_relay else shape.relays
     return _next(file, MeshShape(links, relays), [name], at)
 
 
 def add_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
-    """A mesh with another link between two of its brokers."""
-    shape = _mesh(file, "a link more would close a cycle; write it as [mesh] to have one")
+    """Add a link between two brokers of a mesh."""
+    shape = _mesh(file, "another link would close a cycle; describe the network as [mesh] first")
     for name in (one, other):
         file.broker(name)
     if one == other:
-        raise _error(file, f"{one!r} cannot have a link to itself; name two brokers")
+        raise _error(file, f"{one!r} cannot have a link to itself; give two brokers")
     if _link(shape, one, other):
-        raise _error(file, f"there is a link between {one!r} and {other!r} already")
+        raise _error(file, f"{one!r} and {other!r} are already linked")
     return _next(file, MeshShape((*shape.links, (one, other)), shape.relays))
 
 
 def remove_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
-    """A mesh without a link, of which the rest still holds together."""
-    shape = _mesh(file, "every link holds it together; remove brokers instead")
+    """Remove a link from a mesh that stays connected without it."""
+    shape = _mesh(file, "removing a link would split it; remove brokers instead")
     for name in (one, other):
         file.broker(name)
     gone = _link(shape, one, other)
     if gone is None:
-        there = file.network.links_of(one)
-        raise _error(
-            file, f"there is no link between {one!r} and {other!r}; {one!r} has {listed(there)}"
-        )
+        linked = listed(file.network.links_of(one))
+        raise _error(file, f"{one!r} and {other!r} are not linked; {one!r} has links to {linked}")
     parts = parts_without(near_over(shape.links), link=gone)
     if len(parts) > 1:
         raise _error(
             file,
-            f"without the link between {one!r} and {other!r} the network would be cut in two:"
+            f"removing the link between {one!r} and {other!r} would split the network:"
             f" {listed(parts[1])} would be cut off from {listed(parts[0])}; add another link first",
         )
     kept = tuple(link for link in shape.links if link != gone)
@@ -156,7 +157,7 @@ def remove_link(file: NetworkFile, one: str, other: str) -> NetworkFile:
 
 
 def rewrite(file: NetworkFile) -> Path:
-    """Write a network in place of the one that its file has; where that one is now."""
+    """Replace the file of a network; returns the path of the kept previous revision."""
     path = file.path
     text = path.read_text(encoding="utf-8")
     before = loads(text, path)
@@ -230,7 +231,7 @@ def _sites(file: NetworkFile, advice: str) -> dict[str, Site]:
 
 def _site(file: NetworkFile, sites: dict[str, Site], name: str) -> Site:
     if name not in sites:
-        raise _error(file, f"there is no site {name!r}; {nearest(name, sites)}")
+        raise _error(file, f"unknown site {name!r}; {nearest(name, sites)}")
     return sites[name]
 
 
@@ -247,7 +248,7 @@ def _tree_without(file: NetworkFile, below: dict[str, tuple[str, ...]], name: st
     above = [broker for broker, others in below.items() if name in others]
     if len(children) + len(above) > 1:
         beyond = ", ".join([*above, *children])
-        raise _error(file, f"{name!r} joins {beyond}; without it they would be apart")
+        raise _error(file, f"{name!r} connects {beyond}; removing it would split the network")
     kept = {
         broker: tuple(other for other in others if other != name)
         for broker, others in below.items()
@@ -260,7 +261,7 @@ def _tree_without(file: NetworkFile, below: dict[str, tuple[str, ...]], name: st
 
 def _mesh(file: NetworkFile, advice: str) -> MeshShape:
     if not isinstance(file.shape, MeshShape):
-        raise _error(file, f"this network is a tree and no mesh; {advice}")
+        raise _error(file, f"this network is a tree, not a mesh; {advice}")
     return file.shape
 
 
@@ -274,12 +275,13 @@ def _mesh_without(file: NetworkFile, shape: MeshShape, name: str) -> MeshShape:
     if len(parts) > 1:
         apart = " | ".join(map(listed, parts))
         raise _error(
-            file, f"without {name!r} these would be apart: {apart}; add links between them first"
+            file,
+            f"removing {name!r} would split the network: {apart}; add links between them first",
         )
     links = tuple(link for link in shape.links if name not in link)
     if not links:
         raise _error(
-            file, f"without {name!r} there is no link, and one broker is no mesh; use [tree] for it"
+            file, f"removing {name!r} would leave one broker, which is not a mesh; use [tree]"
         )
     return MeshShape(links, tuple(relay for relay in shape.relays if relay != name))
 
@@ -305,13 +307,13 @@ def _next(
     try:
         return loads(dump(changed), file.path)
     except ConfigError as error:
-        # Lines are those of a text that nobody has seen.
+        # Omit the line: it refers to generated text.
         raise ConfigError(error.message, path=file.path, key=error.key) from error
 
 
 def _settings(file: NetworkFile, name: str, at: At | None) -> BrokerSettings:
     if name in file.brokers:
-        raise _error(file, f"there is a broker {name!r} already; choose another name")
+        raise _error(file, f"broker {name!r} already exists; choose another name")
     place = At() if at is None else at
     state = place.state or file.path.absolute().parent / "state" / name
     return BrokerSettings(

@@ -1,18 +1,29 @@
-"""The network file: one TOML file that says everything about one network.
+"""The network file: one TOML file that describes one network.
 
     file = load(Path("quotes.toml"))
     broker = Broker(file.broker_config("a"), recovered, now)
 
-Every broker of a network is started with the same file; what differs between them is in tables of
-their own. docs/NETWORK_FILE.md describes every key. Rules:
+All brokers of a network start with the same file; settings that differ between brokers are in
+separate tables. docs/NETWORK_FILE.md describes every key.
 
-1. A file that loads is right in itself: names, types, ranges, the shape, the addresses. What
+Rules
+
+1. A file that loads is consistent: names, types, ranges, the shape, the addresses. Anything that
    depends on the machine (certificates, the secret, statistics, free ports, the state directory) is
-   looked at when used.
-2. An unknown key is an error, so a misspelt one cannot be silently ignored.
-3. Relative paths begin at the file's directory.
+   checked when it is used.
+2. An unknown key is an error, so that a misspelt one is not silently ignored.
+3. Relative paths are relative to the directory of the file.
+4. `[limits]` and `[options]` accept every field of `Limits` and `Options`, with its type and
+   default. A count or size is at least 1; a time is positive and at most a day, unless the tables
+   below specify otherwise.
+5. A frame must have room for the largest event and the fields that travel with it.
+6. The timeout of a link must be longer than the heartbeat interval.
 
-A `NetworkFile` is a value and never changes; the methods `with_…` return another one.
+A `NetworkFile` is immutable; the methods `with_…` return a new one. `dump` writes it as TOML that
+loads to an equal value from any directory: paths are absolute, and defaults are left out.
+`anabranch up` writes the file with the ports it has chosen this way, so that other commands find
+the network. With `beside`, paths below that directory are relative, for a file stored there. `save`
+replaces a file atomically.
 """
 
 import os
@@ -61,17 +72,6 @@ from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits, clients_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
 
-# `[limits]` and `[options]` of a network file: every field of `Limits` and `Options` by its name.
-#
-# The fields, their kinds and their defaults are those of the two values, so a new field can be
-# written in a file the day it exists. What is here is only which values make sense. Rules:
-#
-# 1. A count or a size is at least 1, a time more than nothing and at most a day, where the tables
-#    below do not say otherwise.
-# 2. A frame has room for the largest event and what travels with it.
-# 3. A link is not cut before a heartbeat was due.
-
-
 Choices = TypeVar("Choices", Limits, Options)
 
 #: Bytes of a frame beside its event: header, vector, edges.
@@ -79,9 +79,9 @@ FRAME_BESIDE_EVENT_BYTES = 65_536
 _TIME_LOWEST_S = 0.001
 _TIME_HIGHEST_S = 86_400.0
 _AGE_HIGHEST_S = 100 * 365 * 86_400.0
-#: Where more than a day may be wanted.
+#: Times that may be longer than a day.
 _AGES = {"incarnation_lead_s", "keep_s", "life_lead_s"}
-#: Where nothing is a sensible choice: no payload, no waiting.
+#: Fields for which zero is valid: no payload, no delay.
 _MAY_BE_ZERO = {
     "destinations_max",
     "interest_after_s",
@@ -91,18 +91,18 @@ _MAY_BE_ZERO = {
     "payload_bytes_max",
     "silence_after_s",
 }
-#: Where the encoding ends earlier than the integers do.
+#: Fields with a maximum that the encoding imposes.
 _HIGHEST = {"destinations_max": 65_535, "frame_bytes_max": 2**32 - 1}
 
 
 def read_limits(table: Table) -> Limits:
-    """The limits of a network; what is not written has its default."""
+    """Read `[limits]`; absent keys have their defaults."""
     limits = _read(table, Limits)
     if clients_bytes_max(limits) < limits.frame_bytes_max:
         key = "memory_bytes_max" if table.has("memory_bytes_max") else "frame_bytes_max"
         raise table.error(
             key,
-            f"clients may hold {clients_bytes_max(limits)} bytes of memory together, and a single"
+            f"clients together may use {clients_bytes_max(limits)} bytes of memory, but a single"
             f" frame has up to {limits.frame_bytes_max}; make memory_bytes_max at least eight times"
             " frame_bytes_max",
         )
@@ -118,7 +118,7 @@ def read_limits(table: Table) -> Limits:
 
 
 def read_options(table: Table) -> Options:
-    """The options of a network; what is not written has its default."""
+    """Read `[options]`; absent keys have their defaults."""
     try:
         options = _read(table, Options)
     except LocalError as error:
@@ -129,14 +129,14 @@ def read_options(table: Table) -> Options:
         key = "dead_after_s" if table.has("dead_after_s") else "heartbeat_s"
         raise table.error(
             key,
-            f"links would be cut after {options.dead_after_s} s of silence, but heartbeats come"
-            f" every {options.heartbeat_s} s; make dead_after_s several times heartbeat_s",
+            f"links would be closed after {options.dead_after_s} s of silence, but heartbeats are"
+            f" sent every {options.heartbeat_s} s; make dead_after_s several times heartbeat_s",
         )
     return options
 
 
 def written(value: Limits | Options) -> dict[str, object]:
-    """What differs from the defaults: what a file has to say."""
+    """The fields that differ from their defaults."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
     return {k: v for k, v in pairs if v != getattr(default, k)}
@@ -159,7 +159,7 @@ def _value(table: Table, field: msgspec.structs.FieldInfo) -> object:
     if default is None and int in get_args(field.type):
         return table.integer(name, 1, 1, INTEGER_MAX) if table.has(name) else None
     if default is None:
-        # There is no such limit unless it is written.
+        # An optional limit: absent means unlimited.
         return table.number(name, 1.0, _TIME_LOWEST_S, _AGE_HIGHEST_S) if table.has(name) else None
     if isinstance(default, float):
         highest = _AGE_HIGHEST_S if name in _AGES else _TIME_HIGHEST_S
@@ -173,57 +173,56 @@ _TLS_PATHS = ("ca", "certificate", "key")
 
 @dataclass(frozen=True, slots=True)
 class NetworkFile:
-    """A network and how it is run. See the top of this module."""
+    """The contents of a network file. See the top of this module."""
 
     name: str
-    #: Higher than that of every older file of the same network.
+    #: Increases with every version of the file.
     revision: int
-    #: Edges that were part of it; no broker may have their names again.
+    #: Former edges, whose names must not be reused.
     left: tuple[str, ...]
     routing: RoutingName
-    #: As it was written; `network` is made of it.
+    #: As written in the file; `network` is derived from it.
     shape: Shape
     limits: Limits
     options: Options
     brokers: dict[str, BrokerSettings]
-    #: None: connections are not encrypted.
+    #: None if connections are not encrypted.
     tls: TlsFiles | None
-    #: Whether they may be so from one machine to another.
+    #: Whether unencrypted connections between machines are permitted.
     plaintext: bool
-    #: What is known of its streams (`statistics_file`); None: nothing.
+    #: The file with stream statistics (`statistics_file`), if any.
     statistics: Path | None
-    #: What brokers prove to each other (`secret_file`); None: nothing.
+    #: The file with the secret that authenticates brokers (`secrets`), if any.
     secret_file: Path | None
-    #: Where this was read from; of no meaning for equality.
+    #: The file this was read from; ignored in comparisons.
     path: Path = field(compare=False)
     network: Network = field(compare=False)
 
     def broker(self, name: str) -> BrokerSettings:
-        """The settings of one broker."""
         if name not in self.brokers:
             raise ConfigError(
-                f"there is no broker {name!r}; {nearest(name, self.brokers)}", path=self.path
+                f"unknown broker {name!r}; {nearest(name, self.brokers)}", path=self.path
             )
         return self.brokers[name]
 
     def broker_config(self, name: str) -> BrokerConfig:
-        """What the core of this broker is told."""
+        """The configuration of this broker's core."""
         self.broker(name)
         return BrokerConfig(name, self.network, self.routing, self.options, self.limits)
 
     def unchosen_ports(self) -> list[tuple[str, PortName]]:
-        """The ports that are needed and still 0: (broker, port)."""
+        """Required ports that are still 0, as (broker, port)."""
         return list(unchosen_ports(self.brokers, self.network))
 
     def check_ports(self) -> None:
-        """Every port that is needed is there; otherwise brokers could not find each other."""
+        """Check that every port is set that brokers and clients connect to."""
         for broker, port in self.unchosen_ports():
-            # Nobody dials the observe port but people, who can read where it is.
+            # The observe port may be chosen at start: no broker connects to it.
             if port != "observe":
                 raise missing_port(self.path, broker, port)
 
     def with_ports(self, ports: Mapping[tuple[str, PortName], int]) -> "NetworkFile":
-        """The same network with these ports; the others stay as they are."""
+        """The same network with these ports; the others are unchanged."""
         brokers = dict(self.brokers)
         for (name, port), number in ports.items():
             settings = self.broker(name) if name not in brokers else brokers[name]
@@ -242,12 +241,12 @@ class NetworkFile:
 
 
 def load(path: Path) -> NetworkFile:
-    """The network of a file, or a `ConfigError` that says where it is wrong."""
+    """Load a network file; raises `ConfigError` with the position of the first problem."""
     return _network_file(read(path))
 
 
 def loads(text: str, path: Path) -> NetworkFile:
-    """The network of a text, as if it stood in this file."""
+    """Load a network from text, as if it had been read from this file."""
     return _network_file(parse(text, path))
 
 
@@ -296,8 +295,8 @@ def _read_options(root: Table, limits: Limits) -> Options:
     if table.has("stage_bytes_max") and options.stage_bytes_max > share:
         raise table.error(
             "stage_bytes_max",
-            f"{options.stage_bytes_max} bytes are more than staging's quarter of memory_bytes_max,"
-            f" which is {share}; raise memory_bytes_max in [limits]",
+            f"{options.stage_bytes_max} bytes exceed the quarter of memory_bytes_max that staging"
+            f" may use, {share}; raise memory_bytes_max in [limits]",
         )
     return options
 
@@ -308,8 +307,8 @@ def _read_left(head: Table, network: Network) -> tuple[str, ...]:
         if name in network.edges:
             raise head.error(
                 ("left", number),
-                f"{name!r} was an edge and has left; other brokers remember its stream, so give"
-                " the new broker another name",
+                f"{name!r} is the name of a former edge; other brokers still have its stream, so"
+                " give the new broker another name",
             )
     return tuple(left)
 
@@ -322,35 +321,30 @@ def _read_tls(table: Table) -> tuple[TlsFiles | None, bool]:
         return None, plaintext
     if plaintext:
         raise table.error(
-            "plaintext", f"there is {given[0]} too; remove it, or use no TLS: one of the two"
+            "plaintext", f"contradicts {given[0]}; remove plaintext, or remove the TLS files"
         )
     if len(given) < len(_TLS_PATHS):
         missing = next(key for key in _TLS_PATHS if key not in given)
-        raise table.error(missing, "is missing; TLS needs ca, certificate and key")
+        raise table.error(missing, "is missing; TLS requires ca, certificate and key")
     paths = {key: str(table.file(key)) for key in _TLS_PATHS}
     for key in ("certificate", "key"):
         if BROKER not in paths[key]:
             raise table.error(
-                key, f'each broker has its own; put {BROKER} into it, as in "{BROKER}.pem"'
+                key, f'each broker needs its own file; use {BROKER}, as in "{BROKER}.pem"'
             )
     return TlsFiles(Path(paths["ca"]), paths["certificate"], paths["key"]), False
 
 
-# A network file as text again.
-#
-# `dump(file)` is TOML that loads to an equal value from any directory: paths are absolute, and what
-# has its default is left out. `anabranch up` writes the file with the ports it has chosen this way,
-# so that other commands find the network. With `beside`, paths below that directory are relative,
-# for a file that stands there. `save` writes a text so that nobody ever reads half of it.
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def dump(file: NetworkFile, beside: Path | None = None) -> str:
-    """The whole file."""
+    """The file as TOML."""
     return "\n".join(_lines(file, "" if beside is None else f"{beside}{os.sep}")) + "\n"
 
 
 def save(path: Path, text: str) -> None:
-    """Put a text in the place of a file, whole or not at all."""
+    """Replace a file atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -396,13 +390,13 @@ def _shape(shape: Shape) -> Iterator[str]:
 
 
 def _mesh(shape: MeshShape) -> Iterator[str]:
-    """One link on each line, so that an error of a link has a line of its own."""
+    """One link per line, so that an error about a link has a line number."""
     yield "[mesh]"
     yield "links = ["
-    yield from (f"    {_writing_value(link)}," for link in shape.links)
+    yield from (f"    {_value_text(link)}," for link in shape.links)
     yield "]"
     if shape.relays:
-        yield f"relays = {_writing_value(shape.relays)}"
+        yield f"relays = {_value_text(shape.relays)}"
     yield ""
 
 
@@ -429,15 +423,15 @@ def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:
 def _table(name: str, values: Mapping[str, object]) -> Iterator[str]:
     yield f"[{name}]"
     for key, value in values.items():
-        yield f"{quoted_key(key)} = {_writing_value(value)}"
+        yield f"{quoted_key(key)} = {_value_text(value)}"
     yield ""
 
 
-def _writing_value(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_writing_value, value)) + "]"
+        return "[" + ", ".join(map(_value_text, value)) + "]"
     return quoted_text(str(value))

@@ -1,12 +1,15 @@
 """Free ports for a network on this machine.
 
-The kernel would hand out a port that it also gives to outgoing connections. While a broker is down,
-somebody who dials it might then be given the broker's own port, meet itself there, and keep the
-broker from coming back. So ports are drawn by chance from below that range. Rules:
+The kernel would assign ports from the range that it also uses for outgoing connections. While a
+broker is down, a process that connects to it could then be assigned the broker's own port, connect
+to itself, and keep the broker from restarting. Therefore ports are drawn at random from below that
+range.
 
-1. All are held at once while they are chosen, so they differ. They are let go before the answer; a
-   broker that finds its port taken after all says so.
-2. Where there is nothing below the range, the kernel chooses.
+Rules
+
+1. All ports are bound at once while they are chosen, so that they differ. They are released before
+   the function returns; a broker that finds its port taken reports an error.
+2. If there is no port below the range, the kernel chooses.
 """
 
 import random
@@ -18,7 +21,7 @@ from anabranch.config.addresses import PORT_NAMES, PortName
 from anabranch.config.errors import ConfigError
 from anabranch.config.network_file import NetworkFile
 
-#: Below are ports of well-known services.
+#: Lower ports belong to well-known services.
 _LOWEST = 10_240
 _TRIES = 200
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -26,7 +29,7 @@ _OUTGOING_LOWEST = 32_768
 
 
 def with_free_ports(file: NetworkFile) -> NetworkFile:
-    """The same network, with a free port wherever one is needed and none is given."""
+    """The same network, with a free port for every required port that is 0."""
     taken = {each.port(port) for each in file.brokers.values() for port in PORT_NAMES}
     chosen: dict[tuple[str, PortName], int] = {}
     with ExitStack() as held:
@@ -49,12 +52,12 @@ def _free(file: NetworkFile, held: ExitStack, host: str, taken: set[int]) -> int
         if number and number not in taken:
             return number
     what = problem.strerror or str(problem)
-    message = f"no port of {host} can be had: {what}; is it the address of another machine?"
+    message = f"no free port on {host}: {what}; is it the address of another machine?"
     raise ConfigError(message, path=file.path)
 
 
 def _candidates() -> list[int]:
-    """Ports to try; 0 leaves it to the kernel."""
+    """Ports to try; 0 lets the kernel choose."""
     below = range(_LOWEST, _outgoing_lowest())
     return [*random.sample(below, min(_TRIES, len(below))), *([0] * 5)]
 

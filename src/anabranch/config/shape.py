@@ -1,17 +1,34 @@
-"""The shape of a network as a file states it: a tree of brokers, sites and their joins, or a graph.
+"""The shape of a network in a network file: a tree of brokers, a tree of sites, or a mesh.
 
     [tree]                [sites.core]                 [mesh]
     a = ["b", "c"]        brokers = ["r1", "r2"]       links = [["a", "b"], ["b", "c"], ["c", "a"]]
                           joins = ["west", "east"]
 
-The short form is for trees in which every broker serves clients and none is redundant; the long
-form says everything about trees that `model.network` can; `mesh_shape` reads the third. One of
-them, never two. Rules, beside those of `model.network`, which all are checked here first because
-here it is known where they were broken:
+`[tree]` is the short form, for trees in which every broker serves clients and none is redundant.
+`[sites]` can express every tree of `model.network`. `[mesh]` is a graph: a pair is a link between
+two brokers, in either order, and the brokers are those that links name. A file has exactly one of
+the three.
+
+Rules of trees, beside those of `model.network`, which are checked here first because the positions
+in the file are known here
 
 1. A join is written at one of its two sites.
-2. A network has at least one client site; otherwise nobody could attach to it.
-3. At most `SITES_MAX` sites: every broker keeps the way from every site to every other one.
+2. A network has at least one client site; otherwise no client could connect.
+3. A network has at most `SITES_MAX` sites: every broker stores the path from every site to every
+   other one.
+
+Rules of meshes
+
+4. Every link is written once and connects two different brokers.
+5. The graph is connected, and at least one broker serves clients.
+6. A mesh has at most `SITES_MAX` brokers and `LINKS_MAX` links.
+7. Cycles require `mesh` routing. The other routings support only one path to every edge: for them
+   the links must form a tree, and the network equals the one that `[tree]` describes.
+
+Names. The name of a broker becomes a directory, a name in a certificate and a word on the command
+line, so it is more restricted than names in events: 1 to 63 ASCII letters, digits, `-`, `_` and
+`.`, starting with a letter or digit. A site name may also contain `*`, as the implicit sites of a
+tree of brokers do.
 """
 
 import re
@@ -26,42 +43,24 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network, graph_of_brokers, tree_of_brokers
 
-# What networks, sites and brokers may be called in a network file.
-#
-# A broker's name becomes a directory, a name in a certificate and a word on the command line, so it
-# is plainer than a name in an event: 1 to 63 ASCII letters, digits, `-`, `_` and `.`, beginning
-# with a letter or a digit. A site may also have `*`, as the sites do that a tree of brokers makes.
-
-
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.*-]{0,63}")
-_RULE = "1 to 63 of a–z, A–Z, 0–9, '-', '_' and '.', beginning with a letter or digit"
+_RULE = "1 to 63 of a–z, A–Z, 0–9, '-', '_' and '.', starting with a letter or digit"
 
 
 def name_problem(name: str) -> str:
-    """Why this cannot name a network or a broker, or ""."""
-    return "" if _PLAIN.fullmatch(name) else f"{name[:80]!r} cannot be a name; use {_RULE}"
+    """Why this is not a valid name of a network or broker; "" if it is."""
+    return "" if _PLAIN.fullmatch(name) else f"invalid name {name[:80]!r}; use {_RULE}"
 
 
 def site_name_problem(name: str) -> str:
-    """Why this cannot name a site, or ""."""
-    return "" if _SITE.fullmatch(name) else f"{name[:80]!r} cannot be a name; use {_RULE}"
+    """Why this is not a valid name of a site; "" if it is."""
+    return "" if _SITE.fullmatch(name) else f"invalid name {name[:80]!r}; use {_RULE}"
 
 
-# The shape of a network as a graph: `[mesh]` of a network file.
-#
-#
-# A pair is a link between two brokers, whichever is written first; brokers are those that links
-# name. Rules:
-#
-# 1. Every link is written once, and leads from one broker to another one.
-# 2. All brokers hang together, and at least one of them serves clients.
-# 3. At most `SITES_MAX` brokers and `LINKS_MAX` links.
-# 4. Cycles are welcome where the routing is `mesh`. The others know one way only to every edge: for
-#    them the links must form a tree, and the network is the one that `[tree]` would be.
+# -- meshes ---------------------------------------------------------------------------------------
 
-
-#: Sites of one network. A mesh has one for each broker, a tree of brokers has two.
+#: Sites of one network. A mesh has one per broker, a tree of brokers has two.
 SITES_MAX = 1_024
 #: Links of one mesh.
 LINKS_MAX = 16_384
@@ -79,7 +78,6 @@ class MeshShape(msgspec.Struct, frozen=True, tag="mesh"):
         return tuple(dict.fromkeys(name for link in self.links for name in link))
 
     def network(self) -> Network:
-        """The network of this shape."""
         return graph_of_brokers(self.links, self.relays)
 
     def tree(self) -> Network:
@@ -91,38 +89,34 @@ class MeshShape(msgspec.Struct, frozen=True, tag="mesh"):
 
 
 def read_mesh(table: Table) -> MeshShape:
-    """The shape, or an error that says where it is none."""
     table.only(("links", "relays"))
     links = table.pairs("links")
     if not links:
         raise table.error(
             "links",
-            'names no broker; write links = [["a", "b"]], or a single one in [tree]: a = []',
+            'has no broker; write links = [["a", "b"]], or for a single broker [tree]: a = []',
         )
     _check_counts(table, links)
     _check_links(table, links)
     shape = MeshShape(tuple(links), tuple(table.texts("relays")))
-    _check_whole(table, shape)
+    _check_connected(table, shape)
     _check_relays(table, shape)
     return shape
 
 
 def check_no_cycle(table: Table, shape: MeshShape, routing: str) -> None:
-    """Links form a tree, as this routing needs it."""
+    """Check that the links form a tree, which this routing requires."""
     near: dict[str, dict[str, None]] = {}
     for number, (one, other) in enumerate(shape.links):
-        if one in near and (way := _way(near, one, other)):
-            cycle = " – ".join([*way, one])
+        if one in near and (path := _path(near, one, other)):
+            cycle = " – ".join([*path, one])
             raise table.error(
                 ("links", number),
-                f"closes a cycle: {cycle}; {routing} routing needs a tree: leave one of these links"
-                ' out, or write routing = "mesh" in [network]',
+                f"closes a cycle: {cycle}; {routing} routing requires a tree: remove one of these"
+                ' links, or write routing = "mesh" in [network]',
             )
         near.setdefault(one, {})[other] = None
         near.setdefault(other, {})[one] = None
-
-
-# -- inside ---------------------------------------------------------------------------------------
 
 
 def _check_counts(table: Table, links: list[Link]) -> None:
@@ -147,20 +141,20 @@ def _check_links(table: Table, links: list[Link]) -> None:
         if frozenset(link) in seen:
             raise table.error(
                 ("links", number),
-                f"{one!r} and {other!r} are linked already, by links[{seen[frozenset(link)]}];"
-                " a link goes both ways: remove one",
+                f"{one!r} and {other!r} are already linked by links[{seen[frozenset(link)]}];"
+                " links go both ways: remove one",
             )
         seen[frozenset(link)] = number
 
 
-def _check_whole(table: Table, shape: MeshShape) -> None:
+def _check_connected(table: Table, shape: MeshShape) -> None:
     near = near_over(shape.links)
     first = shape.brokers[0]
     reached = part_of(near, first)
     for number, (one, _) in enumerate(shape.links):
         if one not in reached:
-            there = part_of(near, one)
-            names = listed(name for name in shape.brokers if name in there)
+            part = part_of(near, one)
+            names = listed(name for name in shape.brokers if name in part)
             raise table.error(
                 ("links", number),
                 f"{names} cannot be reached from {first!r}; add a link between the two parts",
@@ -172,19 +166,19 @@ def _check_relays(table: Table, shape: MeshShape) -> None:
     for number, name in enumerate(shape.relays):
         if name not in brokers:
             raise table.error(
-                ("relays", number), f"no link leads to a broker {name!r}; {nearest(name, brokers)}"
+                ("relays", number), f"no link names broker {name!r}; {nearest(name, brokers)}"
             )
         if name in shape.relays[:number]:
-            raise table.error(("relays", number), f"relay {name!r} is here twice; remove one")
+            raise table.error(("relays", number), f"duplicate relay {name!r}; remove one")
     if len(shape.relays) == len(brokers):
         raise table.error(
             "relays",
-            "every broker is a relay, so nobody could attach; leave out those that serve clients",
+            "every broker is a relay, so no client could connect; remove those that serve clients",
         )
 
 
-def _way(near: Near, start: str, end: str) -> list[str]:
-    """From one broker to another along links, or nothing."""
+def _path(near: Near, start: str, end: str) -> list[str]:
+    """A path from one broker to another, or []."""
     before = {start: start}
     pending = [start]
     while pending and end not in before:
@@ -194,13 +188,15 @@ def _way(near: Near, start: str, end: str) -> list[str]:
         pending += fresh
     if end not in before:
         return []
-    way = [end]
-    while way[-1] != start:
-        way.append(before[way[-1]])
-    return way[::-1]
+    path = [end]
+    while path[-1] != start:
+        path.append(before[path[-1]])
+    return path[::-1]
 
 
-#: The tables that say what shape a network has.
+# -- all shapes -----------------------------------------------------------------------------------
+
+#: The tables that describe a shape.
 SHAPES = ("tree", "sites", "mesh")
 
 
@@ -210,12 +206,11 @@ class TreeShape(msgspec.Struct, frozen=True, tag="tree"):
     below: dict[str, tuple[str, ...]]
 
     def network(self) -> Network:
-        """The network of this shape."""
         return tree_of_brokers(self.below)
 
 
 class Site(msgspec.Struct, frozen=True):
-    """A site, and the sites that are joined to it here."""
+    """A site, and the joins that are written at it."""
 
     brokers: tuple[str, ...]
     joins: tuple[str, ...] = ()
@@ -236,16 +231,16 @@ Shape = TreeShape | SitesShape | MeshShape
 
 
 def default_routing(root: Table) -> RoutingName:
-    """The routing of a file that does not say one."""
+    """The routing of a file that does not specify one."""
     return "mesh" if root.has("mesh") else "tree"
 
 
 def read_shape(root: Table, routing: RoutingName) -> tuple[Shape, Network]:
-    """The shape of a file's network, or an error that says where it is none."""
+    """Read the shape of a network."""
     given = [name for name in SHAPES if root.has(name)]
     if len(given) > 1:
         raise root.error(
-            given[0], f"there is [{given[1]}] too; describe the network in one way only"
+            given[0], f"the file also has [{given[1]}]; describe the network in one form only"
         )
     if not given:
         raise root.error(
@@ -279,8 +274,8 @@ def _read(table: Table, form: str, routing: RoutingName) -> tuple[Shape, Network
 def _read_tree(table: Table) -> TreeShape:
     below = {name: tuple(table.texts(name)) for name in table.values}
     if not below:
-        raise table.error((), "names no broker; a single one is written a = []")
-    joined = _Joined(table, "a tree", "broker")
+        raise table.error((), "has no broker; for a single broker write a = []")
+    joined = _Joins(table, "a tree", "broker")
     for name, children in below.items():
         _check_name(table, (name,), name_problem(name))
         joined.add(name)
@@ -288,7 +283,7 @@ def _read_tree(table: Table) -> TreeShape:
             _check_name(table, (name, number), name_problem(child))
             joined.join(name, child, (name, number))
     _check_count(table, 2 * len(joined.groups))
-    joined.check_whole()
+    joined.check_connected()
     return TreeShape(below)
 
 
@@ -298,19 +293,19 @@ def _read_tree(table: Table) -> TreeShape:
 def _read_sites(table: Table) -> SitesShape:
     sites = {name: _read_site(table, name, each) for name, each in table.tables()}
     if not sites:
-        raise table.error((), "there is no site; write [sites.NAME] with brokers = [...]")
+        raise table.error((), "has no site; write [sites.NAME] with brokers = [...]")
     _check_count(table, len(sites))
-    joined = _Joined(table, "a network's sites form a tree", "site")
+    joined = _Joins(table, "a tree of sites", "site")
     for name in sites:
         joined.add(name)
     for name, site in sites.items():
         for number, other in enumerate(site.joins):
             if other not in sites:
                 raise table.error(
-                    (name, "joins", number), f"there is no site {other!r}; {nearest(other, sites)}"
+                    (name, "joins", number), f"unknown site {other!r}; {nearest(other, sites)}"
                 )
             joined.join(name, other, (name, "joins", number))
-    joined.check_whole()
+    joined.check_connected()
     _check_client_sites(table, sites, joined.neighbours)
     _check_presences(table, sites, joined.neighbours)
     return SitesShape(sites)
@@ -325,7 +320,7 @@ def _read_site(sites: Table, name: str, table: Table) -> Site:
     for number, broker in enumerate(brokers):
         _check_name(table, ("brokers", number), name_problem(broker))
         if broker in brokers[:number]:
-            raise table.error(("brokers", number), f"broker {broker!r} is here twice; remove one")
+            raise table.error(("brokers", number), f"duplicate broker {broker!r}; remove one")
     return Site(tuple(brokers), tuple(table.texts("joins")))
 
 
@@ -336,8 +331,8 @@ def _check_client_sites(
     if not brokers & set(sites):
         raise table.error(
             (),
-            "there is no client site, so nobody could attach; name a site with one broker and at"
-            " most one join like that broker",
+            "has no client site, so no client could connect; give a site with one broker and at"
+            " most one join the name of that broker",
         )
     for name, site in sites.items():
         if name not in brokers:
@@ -345,15 +340,15 @@ def _check_client_sites(
         if site.brokers != (name,):
             raise table.error(
                 (name, "brokers"),
-                f"{name!r} is also the name of a broker, so this is its client site and holds that"
-                f" broker alone; rename the site, or write brokers = [{name!r}]",
+                f"{name!r} is also the name of a broker, so this is its client site and must"
+                f" contain only that broker; rename the site, or write brokers = [{name!r}]",
             )
         if len(neighbours[name]) > 1:
             others = ", ".join(sorted(neighbours[name]))
             raise table.error(
                 (name,),
                 f"the client site of broker {name!r} must be a leaf, but it is joined to {others};"
-                " join it to one of them",
+                " keep only one of these joins",
             )
 
 
@@ -371,22 +366,22 @@ def _check_presences(
                 raise table.error(
                     (name, "brokers", number),
                     f"broker {broker!r} is also in {where[0]!r}, which is not adjacent; a broker"
-                    " may only be in sites that are joined to each other",
+                    " may be only in sites that are joined to each other",
                 )
 
 
-# -- both ----------------------------------------------------------------------------------------
+# -- joins ---------------------------------------------------------------------------------------
 
 
-class _Joined:
-    """Names joined one by one, which notices the join that closes a cycle."""
+class _Joins:
+    """Adds joins one by one and detects the join that closes a cycle."""
 
     def __init__(self, table: Table, what: str, word: str) -> None:
         self._table = table
         self._what = what
         self._word = word
         self.neighbours: dict[str, set[str]] = {}
-        #: Name → all names that can be reached from it; shared by all of these.
+        #: Name → the set of all names connected with it, which they share.
         self.groups: dict[str, set[str]] = {}
 
     def add(self, name: str) -> None:
@@ -400,12 +395,13 @@ class _Joined:
             raise self._error(key, f"{self._word} {one!r} is joined to itself; remove it")
         if other in self.neighbours[one]:
             raise self._error(
-                key, f"{one!r} and {other!r} are joined already; write it at one of them only"
+                key, f"{one!r} and {other!r} are already joined; write a join at one of them only"
             )
         if self.groups[one] is self.groups[other]:
-            cycle = " – ".join([*self._way(one, other), one])
+            cycle = " – ".join([*self._path(one, other), one])
             raise self._error(
-                key, f"closes a cycle: {cycle}; {self._what} has none: leave one of these joins out"
+                key,
+                f"closes a cycle: {cycle}; {self._what} has no cycles: remove one of these joins",
             )
         self.neighbours[one].add(other)
         self.neighbours[other].add(one)
@@ -413,19 +409,18 @@ class _Joined:
         large |= small
         self.groups.update(dict.fromkeys(small, large))
 
-    def check_whole(self) -> None:
-        """All of it hangs together."""
+    def check_connected(self) -> None:
         first = next(iter(self.groups))
         apart = [name for name in self.groups if name not in self.groups[first]]
         if apart:
             group = self.groups[apart[0]]
             names = ", ".join(name for name in self.groups if name in group)
             raise self._error(
-                (apart[0],), f"{names} is not joined to {first!r} in any way; join it to one tree"
+                (apart[0],), f"{names} is not connected with {first!r}; join the parts"
             )
 
-    def _way(self, start: str, end: str) -> list[str]:
-        """From one name to another along the joins; there is exactly one way."""
+    def _path(self, start: str, end: str) -> list[str]:
+        """The only path from one name to another along the joins."""
         before = {start: start}
         pending = [start]
         while end not in before:
@@ -433,10 +428,10 @@ class _Joined:
             for each in self.neighbours[name] - before.keys():
                 before[each] = name
                 pending.append(each)
-        way = [end]
-        while way[-1] != start:
-            way.append(before[way[-1]])
-        return way[::-1]
+        path = [end]
+        while path[-1] != start:
+            path.append(before[path[-1]])
+        return path[::-1]
 
     def _error(self, key: KeyPath, message: str) -> ConfigError:
         return self._table.error(key, message)
@@ -453,7 +448,7 @@ def _check_count(table: Table, count: int) -> None:
 
 
 def mention(root: Table, broker: str) -> KeyPath:
-    """Where a broker of the network is named first."""
+    """The position where a broker is first named."""
     for number, link in enumerate(root.table("mesh").pairs("links")):
         if broker in link:
             return ("mesh", "links", number, link.index(broker))

@@ -1,11 +1,9 @@
-"""The statistics of a network: the file that `anabranch pipeline stats --export` wrote.
+"""The statistics file of a network, written by `anabranch pipeline stats --export`.
 
-A network file names it, and every broker reads it when it starts, takes what is about its own
-stream, and tells others with its advertisements. It is not read again while the broker runs. What
-cannot be read, or is no such file, is an error that says what to do: a broker that quietly knew
-nothing would place patterns badly and tell nobody.
-
-These are functions; they keep no state.
+The network file names it. Every broker reads it at start, extracts the statistics of its own stream
+and sends them to other brokers with its advertisements. The file is not read again while the broker
+runs. A file that cannot be read or parsed is an error: a broker that silently ignored it would
+place patterns badly.
 """
 
 from pathlib import Path
@@ -21,7 +19,7 @@ from anabranch.model.statistics import (
 
 
 def load_statistics(path: Path) -> Statistics:
-    """What is known of the streams of a network; `ConfigError` if the file does not tell."""
+    """Load a statistics file; raises `ConfigError` if it is not valid."""
     try:
         with path.open("rb") as file:
             data = file.read(DEFAULT_STATISTICS_LIMITS.document_bytes_max + 1)
@@ -29,17 +27,17 @@ def load_statistics(path: Path) -> Statistics:
         what = error.strerror or type(error).__name__
         raise ConfigError(
             f"statistics cannot be read: {what}; write them with `anabranch pipeline stats"
-            " --export`, or go without `statistics`",
+            " --export`, or remove `statistics`",
             path=path,
         ) from None
     try:
         return read_statistics(data)
     except StatisticsError as error:
         raise ConfigError(
-            f"{error}; write the file anew with `anabranch pipeline stats --export`", path=path
+            f"{error}; write the file again with `anabranch pipeline stats --export`", path=path
         ) from None
 
 
 def stream_excerpt(path: Path | None, stream: str) -> bytes:
-    """What one broker tells of its own stream; b"" if there is no file, or it says nothing."""
+    """The encoded statistics of one stream; b"" if there are none."""
     return b"" if path is None else excerpt_of(load_statistics(path), stream)

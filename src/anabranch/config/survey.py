@@ -1,11 +1,17 @@
-"""What the shape of a network means: how far events travel, and who depends on whom.
+"""Analysis of a network's shape: path lengths and single points of failure.
 
-A broker that dies takes the sites with it of which it is the last broker. What is left of the sites
-may fall apart; edges in different parts then hear nothing of each other until the broker is back.
-(Nothing is lost meanwhile: origins keep what has not arrived.) Clients of an edge that dies roam to
-another edge. A link that is lost, with both of its ends alive, may have the same effect.
+When a broker dies, each site of which it was the last broker is lost. The remaining sites may be
+partitioned; edges in different parts then exchange no events until the broker restarts. (No event
+is lost: origins retain those that have not been delivered.) Clients of a dead edge roam to another
+edge. The loss of a link between two live brokers may also partition the network.
 
-A hop is a link that an event crosses. Between two presences of one broker there is none.
+A hop is a link that an event crosses. There is no hop between two sites within one broker.
+
+A broker is a *cut* if its neighbours reach each other only through it; a link is one if its two
+ends reach each other only over it. One depth-first search finds all cuts: when the search leaves a
+broker, it has seen everything behind it, so the earliest broker reachable from behind it shows
+whether there is another path. Prior art: R. Tarjan, Depth-first search and linear graph algorithms,
+1972.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,17 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from anabranch.model.network import Network
-
-# What holds a graph of brokers together: brokers and links without which it falls apart.
-#
-# A broker is a *cut* if its neighbours reach each other only through it, and a link if its two ends
-# do so only over it. One search in depth finds all of both: a broker is left for good only when
-# everything behind it has been seen, so the earliest broker that can be reached from behind it
-# without going back tells whether there is a way around.
-#
-# This module keeps no state. Prior art: R. Tarjan, Depth-first search and linear graph algorithms,
-# 1972.
-
 
 Near = Mapping[str, Iterable[str]]
 Link = tuple[str, str]
@@ -36,7 +31,7 @@ def near_of(network: Network) -> dict[str, tuple[str, ...]]:
 
 
 def near_over(links: Iterable[Link]) -> dict[str, dict[str, None]]:
-    """Broker → the brokers it has links to, of some links."""
+    """Broker → the brokers it has links to, for the given links."""
     near: dict[str, dict[str, None]] = {}
     for one, other in links:
         near.setdefault(one, {})[other] = None
@@ -45,12 +40,12 @@ def near_over(links: Iterable[Link]) -> dict[str, dict[str, None]]:
 
 
 def ordered(one: str, other: str) -> Link:
-    """A link, with its ends in the order of their names."""
+    """A link with its ends in alphabetical order."""
     return (one, other) if one < other else (other, one)
 
 
 def cuts(near: Near) -> tuple[list[str], list[Link]]:
-    """The brokers, and the links, without which this connected graph falls apart."""
+    """The brokers and the links whose loss would partition this connected graph."""
     search = _Search(near)
     search.run(next(iter(near)))
     brokers = [name for name in near if name in search.cut_brokers]
@@ -58,7 +53,7 @@ def cuts(near: Near) -> tuple[list[str], list[Link]]:
 
 
 def parts_without(near: Near, *, broker: str = "", link: Link = NO_LINK) -> list[list[str]]:
-    """The parts that are left without a broker, or without a link; the largest first."""
+    """The connected parts that remain without a broker or without a link, largest first."""
     parts: list[list[str]] = []
     seen = {broker}
     for name in near:
@@ -70,7 +65,7 @@ def parts_without(near: Near, *, broker: str = "", link: Link = NO_LINK) -> list
 
 
 def part_of(near: Near, first: str, *, broker: str = "", link: Link = NO_LINK) -> set[str]:
-    """All that hang together with this one without a broker, or without a link."""
+    """All brokers connected with this one, without a broker or without a link."""
     gone = ordered(*link)
     part = {first}
     pending = [first]
@@ -84,22 +79,22 @@ def part_of(near: Near, first: str, *, broker: str = "", link: Link = NO_LINK) -
 
 
 class _Search:
-    """A search in depth over a graph, without recursion: networks may be a thousand long."""
+    """An iterative depth-first search: a path may have a thousand brokers."""
 
     def __init__(self, near: Near) -> None:
         self._near = near
-        #: Broker → when it was found.
+        #: Broker → its discovery order.
         self._found: dict[str, int] = {}
-        #: Broker → the earliest one that it, or one behind it, has a link to.
+        #: Broker → the earliest broker that it, or one behind it, has a link to.
         self._earliest: dict[str, int] = {}
         self.cut_brokers: set[str] = set()
         self.cut_links: list[Link] = []
 
     def run(self, start: str) -> None:
-        """Look at all that hang together with this one."""
+        """Search everything connected with this broker."""
         self._find(start)
         branches = 0
-        #: (broker, the one it was found from, its neighbours that were not looked at)
+        #: (broker, its predecessor, its neighbours not visited yet)
         way: list[tuple[str, str, Iterator[str]]] = [(start, "", iter(self._near[start]))]
         while way:
             name, before, rest = way[-1]
@@ -120,7 +115,7 @@ class _Search:
         self._found[name] = self._earliest[name] = len(self._found)
 
     def _next(self, name: str, before: str, rest: Iterator[str]) -> str:
-        """The next neighbour that was not found yet, or nothing."""
+        """The next undiscovered neighbour, or ""."""
         for each in rest:
             if each not in self._found:
                 return each
@@ -129,7 +124,7 @@ class _Search:
         return ""
 
     def _leave(self, name: str, before: str, is_start: bool) -> None:
-        """Everything behind a broker has been seen; go back to the one before it."""
+        """Everything behind a broker has been visited; return to its predecessor."""
         earliest = self._earliest[name]
         self._earliest[before] = min(self._earliest[before], earliest)
         if earliest >= self._found[before] and not is_start:
@@ -142,30 +137,28 @@ Parts = tuple[tuple[str, ...], ...]
 
 
 class Survey(msgspec.Struct, frozen=True):
-    """What there is to say about a network's shape."""
+    """The properties of a network's shape."""
 
     edges: tuple[str, ...]
     #: Brokers without clients.
     relays: tuple[str, ...]
     #: Pairs of brokers with a link, each pair once.
     links: tuple[Link, ...]
-    #: Brokers along the longest of the shortest ways between two edges.
+    #: Brokers along the longest of the shortest paths between two edges.
     longest_path: tuple[str, ...]
-    #: Broker → the groups its death leaves of the other edges; only where there is more than one.
+    #: Broker → the groups of other edges after its loss; only if there is more than one group.
     cuts: dict[str, Parts]
-    #: Link → the same of its loss.
+    #: Link → the groups of edges after its loss; only if there is more than one group.
     link_cuts: dict[Link, Parts]
-    #: Leaves at which no client can attach: they carry nothing.
+    #: Leaf sites without clients, which carry no events.
     idle_sites: tuple[str, ...]
 
     @property
     def hops(self) -> int:
-        """The length of the longest path."""
         return len(self.longest_path) - 1
 
 
 def survey(network: Network) -> Survey:
-    """Look at a network."""
     edges = network.edges
     near = near_of(network)
     cut_brokers, cut_links = cuts(near)
@@ -190,7 +183,7 @@ def survey(network: Network) -> Survey:
 
 
 def _edges_of(network: Network, parts: Iterable[Iterable[str]]) -> Parts:
-    """Those who are in each part, where there is anybody; largest group first."""
+    """The edges in each part that has any, largest group first."""
     places = {edge: number for number, edge in enumerate(network.edges)}
     groups = [tuple(broker for broker in part if broker in places) for part in parts]
     found = (group for group in groups if group)
@@ -198,11 +191,11 @@ def _edges_of(network: Network, parts: Iterable[Iterable[str]]) -> Parts:
 
 
 def _groups_without(network: Network, dead: str) -> Parts:
-    """The edges that still reach each other, largest group first."""
+    """Groups of edges that still reach each other without a broker, largest first."""
     lost = {site for site in network.sites_of(dead) if network.members(site) == (dead,)}
     edges = [edge for edge in network.edges if edge != dead]
     if all(len(network.neighbours(site)) <= 1 for site in lost):
-        # Only leaves are gone; what is left hangs together.
+        # Only leaves are lost; the rest stays connected.
         return (tuple(edges),) if edges else ()
     part: dict[str, int] = {}
     for site in network.sites:
@@ -215,7 +208,7 @@ def _groups_without(network: Network, dead: str) -> Parts:
 
 
 def _part(network: Network, first: str, lost: set[str]) -> set[str]:
-    """The sites that hang together with this one."""
+    """The sites connected with this one."""
     part = {first}
     fresh = [first]
     while fresh:
@@ -230,18 +223,18 @@ def _part(network: Network, first: str, lost: set[str]) -> set[str]:
 
 def _longest_path(network: Network) -> tuple[str, ...]:
     if not network.is_tree:
-        return _longest_way(network)
+        return _longest_mesh_path(network)
     hops = -1
     ends = ("", "")
     for start in network.edges:
         for end, count in _hops_from(network, start).items():
             if count > hops:
                 hops, ends = count, (start, end)
-    return _way(network, *ends) if hops >= 0 else ()
+    return _shortest_path(network, *ends) if hops >= 0 else ()
 
 
-def _longest_way(network: Network) -> tuple[str, ...]:
-    """The same of a mesh, in which every site is a broker and every step is a hop."""
+def _longest_mesh_path(network: Network) -> tuple[str, ...]:
+    """The longest path of a mesh, in which every site is a broker and every step is a hop."""
     edges = network.edges
     pairs = ((start, end) for start in edges for end in edges)
     site, end = max(pairs, key=lambda pair: network.distance(*pair))
@@ -253,7 +246,7 @@ def _longest_way(network: Network) -> tuple[str, ...]:
 
 
 def _hops_from(network: Network, start: str) -> dict[str, int]:
-    """Edge → the fewest hops to it."""
+    """Edge → the minimum number of hops to it."""
     edges = set(network.edges)
     found: dict[str, int] = {}
     pending: list[tuple[str, str, dict[str, int]]] = [(start, start, {start: 0})]
@@ -274,8 +267,8 @@ def _next_counts(counts: dict[str, int], members: Iterable[str]) -> dict[str, in
     return {m: min(counts.get(m, nearest + 1), nearest + 1) for m in members}
 
 
-def _way(network: Network, start: str, end: str) -> tuple[str, ...]:
-    """The brokers along one of the shortest ways."""
+def _shortest_path(network: Network, start: str, end: str) -> tuple[str, ...]:
+    """The brokers along one of the shortest paths."""
     ways: dict[str, tuple[str, ...]] = {start: (start,)}
     site = start
     while site != end:

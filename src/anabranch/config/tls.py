@@ -1,18 +1,20 @@
-"""TLS between brokers, and between brokers and clients: which files, which contexts, who is who.
+"""TLS between brokers, and between brokers and clients: files, contexts and peer verification.
 
-A network has a certificate authority of its own. Each broker has a certificate signed by it, with
-the broker's name among its DNS names. Rules:
+Each network has its own certificate authority (CA). Each broker has a certificate signed by the CA,
+with the broker's name among its DNS names.
 
-1. TLS 1.3 and nothing older.
-2. On a link both sides show a certificate and check the other's against the authority; then
-   `check_peer` compares the name in it with the broker it should be. Hosts do not matter: a broker
-   may move.
-3. A client checks the broker's certificate against the authority, and its host. A client may show a
-   certificate; if it does, that must be signed by the authority too.
-4. Files are read when a context is made. An error says which of them is missing or does not fit.
+Rules
 
-`rehearse` makes a broker's two ends of a link shake hands in memory, so that an expired or foreign
-certificate is noticed at the start and not by the neighbours.
+1. TLS 1.3 is the minimum version.
+2. On a link both sides present a certificate and verify the other's against the CA; then
+   `check_peer` compares its name with the expected broker. Host names are not checked: a broker may
+   move.
+3. A client verifies the broker's certificate against the CA, and its host name. A client may
+   present a certificate, which must then be signed by the CA too.
+4. Files are read when a context is created. An error names the file that is missing or invalid.
+
+`rehearse` performs a handshake between both ends of a link in memory, so that the broker itself
+detects an expired or foreign certificate at start, before its neighbours do.
 """
 
 import ssl
@@ -26,11 +28,11 @@ from anabranch.model.errors import RemoteError
 
 #: Stands for the broker's name in the paths of certificates and keys.
 BROKER = "{broker}"
-_ADVICE = "`anabranch network certificates` makes files for trials"
+_ADVICE = "`anabranch network certificates` creates files for trials"
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
-    """Where certificates and keys are; all paths absolute."""
+    """Paths of certificates and keys, all absolute."""
 
     ca: Path
     #: With `{broker}` in them.
@@ -38,11 +40,9 @@ class TlsFiles(msgspec.Struct, frozen=True):
     key: str
 
     def certificate_of(self, broker: str) -> Path:
-        """The certificate of a broker."""
         return Path(self.certificate.replace(BROKER, broker))
 
     def key_of(self, broker: str) -> Path:
-        """The private key of a broker."""
         return Path(self.key.replace(BROKER, broker))
 
 
@@ -50,7 +50,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 def links_server_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
-    """For a broker that is dialled by another one."""
+    """For a broker that accepts a link."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, files.ca)
     context.verify_mode = ssl.CERT_REQUIRED
     _load_own(context, files.certificate_of(broker), files.key_of(broker))
@@ -58,7 +58,7 @@ def links_server_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
 
 
 def links_client_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
-    """For a broker that dials another one; the name is checked by `check_peer`."""
+    """For a broker that opens a link; `check_peer` verifies the name."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, files.ca)
     context.check_hostname = False
     _load_own(context, files.certificate_of(broker), files.key_of(broker))
@@ -66,7 +66,7 @@ def links_client_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
 
 
 def clients_server_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
-    """For a broker that is dialled by a client."""
+    """For a broker that accepts clients."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, files.ca)
     context.verify_mode = ssl.CERT_OPTIONAL
     _load_own(context, files.certificate_of(broker), files.key_of(broker))
@@ -76,7 +76,7 @@ def clients_server_context(files: TlsFiles, broker: str) -> ssl.SSLContext:
 def client_context(
     ca: Path, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """For a client that dials a broker, with a certificate of its own or without."""
+    """For a client, with or without its own certificate."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, ca)
     if certificate is not None:
         _load_own(context, certificate, certificate if key is None else key)
@@ -86,11 +86,11 @@ def client_context(
 def _context(protocol: int, ca: Path) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    _check_readable(ca, "certificate of the authority")
+    _check_readable(ca, "CA certificate")
     try:
         context.load_verify_locations(ca)
     except ssl.SSLError as error:
-        raise ConfigError(f"holds no certificate in PEM form ({_reason(error)})", path=ca) from None
+        raise ConfigError(f"contains no PEM certificate ({_reason(error)})", path=ca) from None
     return context
 
 
@@ -100,11 +100,11 @@ def _load_own(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
     try:
         context.load_cert_chain(certificate, key, password=lambda: _refuse_password(key))
     except ssl.SSLError as error:
-        raise _unfit(certificate, key, error) from None
+        raise _invalid(certificate, key, error) from None
 
 
 def _refuse_password(key: Path) -> NoReturn:
-    # Without this, the library would ask at the terminal and a broker would hang there.
+    # Otherwise the library would prompt at the terminal, and the broker would hang.
     raise ConfigError("the private key is encrypted; store it without a password", path=key)
 
 
@@ -118,13 +118,15 @@ def _check_readable(path: Path, what: str) -> None:
         raise ConfigError(message, path=path) from None
 
 
-def _unfit(certificate: Path, key: Path, error: ssl.SSLError) -> ConfigError:
+def _invalid(certificate: Path, key: Path, error: ssl.SSLError) -> ConfigError:
     if error.reason == "KEY_VALUES_MISMATCH":
-        return ConfigError(f"the private key does not fit the certificate {certificate}", path=key)
+        return ConfigError(
+            f"the private key does not match the certificate {certificate}", path=key
+        )
     if b"-----BEGIN CERTIFICATE-----" not in certificate.read_bytes():
-        return ConfigError("holds no certificate in PEM form", path=certificate)
+        return ConfigError("contains no PEM certificate", path=certificate)
     if b"PRIVATE KEY-----" not in key.read_bytes():
-        return ConfigError("holds no private key in PEM form", path=key)
+        return ConfigError("contains no PEM private key", path=key)
     return ConfigError(f"cannot be used with key {key}: {_reason(error)}", path=certificate)
 
 
@@ -132,13 +134,13 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-# -- who is who ----------------------------------------------------------------------------------
+# -- peers ---------------------------------------------------------------------------------------
 
 
 def peer_names(connection: ssl.SSLObject | ssl.SSLSocket) -> set[str]:
-    """The names in the other side's certificate: its DNS names, or its common name without them.
+    """The names in the peer's certificate: its DNS names, or its common name if it has none.
 
-    Empty if it showed none."""
+    Empty if the peer presented no certificate."""
     shown = connection.getpeercert() or {}
     names = {str(name) for kind, name in _pairs(shown.get("subjectAltName")) if kind == "DNS"}
     if names:
@@ -149,11 +151,11 @@ def peer_names(connection: ssl.SSLObject | ssl.SSLSocket) -> set[str]:
 
 
 def check_peer(connection: ssl.SSLObject | ssl.SSLSocket, broker: str) -> None:
-    """The other side is this broker, as far as its certificate goes."""
+    """Check that the peer's certificate names this broker."""
     names = peer_names(connection)
     if broker not in names:
         shown = ", ".join(sorted(names)) or "nobody"
-        raise RemoteError(f"the certificate is made out to {shown}, not to broker {broker!r}")
+        raise RemoteError(f"the certificate is issued to {shown}, not to broker {broker!r}")
 
 
 def _pairs(value: object) -> list[tuple[object, object]]:
@@ -165,18 +167,18 @@ def _pairs(value: object) -> list[tuple[object, object]]:
 
 
 def rehearse(files: TlsFiles, broker: str) -> None:
-    """Check that this broker's files will be accepted by the others."""
+    """Check that other brokers will accept this broker's files."""
     certificate = files.certificate_of(broker)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = links_server_context(files, broker).wrap_bio(to_server, to_client, server_side=True)
     client = links_client_context(files, broker).wrap_bio(to_client, to_server)
     try:
-        # TLS 1.3 needs two flights of the client; twice that is ample.
+        # TLS 1.3 needs two flights of the client; four steps are ample.
         for _ in range(4):
             _step(client)
             _step(server)
     except ssl.SSLCertVerificationError as error:
-        message = f"not accepted by the authority {files.ca}: {error.verify_message}"
+        message = f"not accepted by the CA {files.ca}: {error.verify_message}"
         raise ConfigError(message, path=certificate) from None
     except ssl.SSLError as error:
         raise ConfigError(f"cannot be used: {_reason(error)}", path=certificate) from None

@@ -1,14 +1,26 @@
-"""Typed reading of a TOML file: every complaint names file, line and key, and what to do.
+"""A typed TOML reader whose errors name the file, the line, the key and the remedy.
 
     root = read(path)
     network = root.table("network")
     network.only(("name", "revision"))
     name = network.text("name")
 
-A `Table` is one table of the file with the place where it stands. Its methods return a value of
-the kind that is asked for, a default where the key is absent, or raise `ConfigError`. Values are
-taken as they are: no text is read as a number, no 1 as true; only an integer will do where a
-number with a fraction is wanted.
+A `Table` is one table of the file with its position. Its methods return a value of the requested
+type, or a default if the key is absent, or raise `ConfigError`. Values are not converted: text is
+not parsed as a number, and 1 is not true. The one exception is an integer where a float is
+expected.
+
+`tomllib` returns values without positions, so `key_lines` scans the text for them. It scans text
+that `tomllib` has already accepted, and therefore needs to recognise only where keys, values,
+arrays and tables begin and end.
+
+Rules of the scanner
+
+1. A position is a path: names of tables and keys, and indexes of array elements, starting at 0.
+2. The scanner finds every path of the parsed value: implicit tables (`a` in `[a.b]`), dotted keys,
+   inline tables, elements of arrays, arrays of tables.
+3. A table that is named several times has the line of the first.
+4. For text that is not TOML the result is undefined, but the scan terminates.
 """
 
 import difflib
@@ -23,29 +35,14 @@ from pathlib import Path
 from anabranch.config.errors import ConfigError
 from anabranch.model.names import clipped
 
-# On which line of a TOML text each key stands.
-#
-# The library that reads TOML gives values without their places; an error needs both. This scanner
-# walks over a text that the library has already accepted, and so needs to know only where keys,
-# values, arrays and tables begin and end, not what they mean. Rules:
-#
-# 1. A place is a path: names of tables and keys, and numbers of array elements, from 0 on.
-# 2. Every path that the parsed value has is found: tables made by the way (`a` in `[a.b]`), dotted
-#    keys, inline tables, elements of arrays, arrays of tables.
-# 3. A table named in several places has the line where it is named first.
-# 4. For a text that is no TOML the answer means nothing, but there is one.
-#
-# It keeps nothing.
-
-
-#: Names of tables and keys, numbers of elements.
+#: Names of tables and keys, indexes of elements.
 KeyPath = tuple[str | int, ...]
 
 _BLANK = re.compile(r"[ \t]*")
-#: White space, ends of lines and comments: what may stand between two things.
+#: White space, line ends and comments between two tokens.
 _BETWEEN = re.compile(r"(?:[ \t\n]+|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-#: A string of several lines may end with up to two quotes of its own.
+#: A multi-line string may end with up to two quotes that belong to it.
 _STRING = re.compile(
     r'"""(?:\\[\s\S]|(?!""")[^\\])*"{3,5}'
     r"|'''(?:(?!''')[\s\S])*'{3,5}"
@@ -57,14 +54,14 @@ _REST_OF_LINE = re.compile(r"[^\n]*\n?")
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    """The line of every key, table and array element, from 1 on."""
+    """The line of every key, table and array element, starting at 1."""
     scanner = _Scanner(text.replace("\r\n", "\n"))
     scanner.document()
     return scanner.lines
 
 
 def key_text(path: KeyPath) -> str:
-    """A path as it would be written: `sites.core.brokers[1]`."""
+    """A path as text: `sites.core.brokers[1]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -75,7 +72,7 @@ def key_text(path: KeyPath) -> str:
 
 
 def quoted_key(name: str) -> str:
-    """A name as a key, in quotes where it needs them."""
+    """A name as a key, quoted if necessary."""
     return name if _BARE_KEY.fullmatch(name) else quoted_text(name)
 
 
@@ -93,18 +90,17 @@ def _escaped(character: str) -> str:
 
 
 class _Scanner:
-    """A place in the text, and what was found up to there."""
+    """The scanner: its position in the text and the lines found so far."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
         self._line_starts = [0, *(found.end() for found in re.finditer("\n", text))]
         self.lines: dict[KeyPath, int] = {}
-        #: The number of the newest table of each array of tables.
+        #: The index of the newest table of each array of tables.
         self._newest: dict[KeyPath, int] = {}
 
     def document(self) -> None:
-        """Everything."""
         table: KeyPath = ()
         while self._skip(_BETWEEN) < len(self._text):
             start = self._at
@@ -113,13 +109,13 @@ class _Scanner:
                 self._skip(_REST_OF_LINE)
             else:
                 self._pair(table)
-            if self._at == start:  # no TOML; do not stay here for ever
+            if self._at == start:  # not TOML; make progress anyway
                 self._at += 1
 
     # -- parts ----------------------------------------------------------------------------------
 
     def _header(self) -> KeyPath:
-        """`[a.b]` or `[[a.b]]`, behind its first bracket."""
+        """`[a.b]` or `[[a.b]]`, after its first bracket."""
         line = self._line()
         in_array = self._next("[")
         path: KeyPath = ()
@@ -188,13 +184,13 @@ class _Scanner:
             if self._at == start:
                 return
 
-    # -- steps ----------------------------------------------------------------------------------
+    # -- tokens ---------------------------------------------------------------------------------
 
     def _line(self) -> int:
         return bisect_right(self._line_starts, self._at)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
-        """Go over what fits; where that ends."""
+        """Skip a match; returns the new position."""
         found = pattern.match(self._text, self._at)
         if found:
             self._at = found.end()
@@ -205,7 +201,7 @@ class _Scanner:
         return self._skip(pattern) > start
 
     def _next(self, character: str) -> bool:
-        """Whether this character is next; if so, go over it."""
+        """Whether this character is next; if so, skip it."""
         if not self._text.startswith(character, self._at):
             return False
         self._at += 1
@@ -220,15 +216,15 @@ def _unquoted(token: str) -> str:
     return str(value)
 
 
-#: Bytes of a network file; the largest network that is allowed needs a tenth of it.
+#: Maximum bytes of a network file; the largest permitted network needs a tenth of it.
 FILE_BYTES_MAX = 4 * 1024 * 1024
 INTEGER_MAX = 2**63 - 1
-#: Names that an error lists; a network may have hundreds.
+#: Names listed in an error; a network may have hundreds.
 _LISTED_MAX = 40
 _PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _KINDS: dict[type, str] = {
-    str: "text",
-    bool: "a truth value",
+    str: "a string",
+    bool: "a boolean",
     int: "an integer",
     float: "a number",
     list: "an array",
@@ -238,13 +234,13 @@ _KINDS: dict[type, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that was read, and the lines of its keys."""
+    """A parsed file and the lines of its keys."""
 
     path: Path
     lines: Mapping[KeyPath, int]
 
     def error(self, key: KeyPath, message: str) -> ConfigError:
-        """What is wrong about a key; one that is not there is looked for in the table above."""
+        """An error about a key. A missing key gets the line of the closest enclosing table."""
         near = key
         while near and near not in self.lines:
             near = near[:-1]
@@ -261,16 +257,15 @@ class Table:
     values: Mapping[str, object]
 
     def error(self, key: KeyPath | str, message: str) -> ConfigError:
-        """What is wrong about a key of this table; `()` is the table itself."""
+        """An error about a key of this table; `()` is the table itself."""
         path = (key,) if isinstance(key, str) else key
         return self.source.error((*self.place, *path), message)
 
     def has(self, key: str) -> bool:
-        """Whether the key is there."""
         return key in self.values
 
     def only(self, known: Iterable[str]) -> None:
-        """No other keys than these."""
+        """Reject any other keys."""
         names = list(known)
         for key in self.values:
             if key not in names:
@@ -279,64 +274,61 @@ class Table:
     # -- values ---------------------------------------------------------------------------------
 
     def text(self, key: str, default: str | None = None) -> str:
-        """Text; without a default it must be there."""
+        """A string; required without a default."""
         if key not in self.values and default is None:
-            raise self.error(key, 'is missing; give it a text, such as "quotes"')
+            raise self.error(key, 'is missing; give it a string, such as "quotes"')
         value = self.values.get(key, default)
         if not isinstance(value, str):
-            raise self._unfit(key, 'text in quotes, such as "quotes"')
+            raise self._wrong_type(key, 'a string, such as "quotes"')
         return value
 
     def choice(self, key: str, choices: Iterable[str], default: str) -> str:
-        """One of several words."""
         words = list(choices)
         value = self.text(key, default)
         if value not in words:
-            raise self.error(key, f"{clipped(value)} is none of {listed(words)}; choose one")
+            raise self.error(key, f"{clipped(value)} is not valid; choose one of {listed(words)}")
         return value
 
     def truth(self, key: str, default: bool) -> bool:
-        """True or false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
-            raise self._unfit(key, "true or false")
+            raise self._wrong_type(key, "true or false")
         return value
 
     def integer(self, key: str, default: int, lowest: int, highest: int = INTEGER_MAX) -> int:
-        """An integer within a range."""
         value = self.values.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self._unfit(key, "an integer, such as 100")
+            raise self._wrong_type(key, "an integer, such as 100")
         if not lowest <= value <= highest:
             raise self.error(key, f"{_number(value)} is out of range; give {lowest} to {highest}")
         return value
 
     def number(self, key: str, default: float, lowest: float, highest: float) -> float:
-        """A number within a range, with a fraction or without."""
+        """An integer or a float within a range."""
         value = self.values.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise self._unfit(key, "a number, such as 0.5")
-        if not lowest <= value <= highest:  # which a NaN is not either
+            raise self._wrong_type(key, "a number, such as 0.5")
+        if not lowest <= value <= highest:  # also rejects NaN
             raise self.error(
                 key, f"{_number(value)} is out of range; give {lowest:g} to {highest:g}"
             )
         return float(value)
 
     def texts(self, key: str) -> list[str]:
-        """An array of texts; absent is empty."""
+        """An array of strings; empty if absent."""
         value = self.values.get(key, [])
         if not isinstance(value, list):
-            raise self._unfit(key, 'an array of names, such as ["a", "b"]')
+            raise self._wrong_type(key, 'an array of names, such as ["a", "b"]')
         for number, each in enumerate(value):
             if not isinstance(each, str):
                 raise self.error((key, number), f"{_kind(each)}; write a name in quotes")
         return [each for each in value if isinstance(each, str)]
 
     def pairs(self, key: str) -> list[tuple[str, str]]:
-        """An array of pairs of texts; absent is empty."""
+        """An array of pairs of strings; empty if absent."""
         value = self.values.get(key, [])
         if not isinstance(value, list):
-            raise self._unfit(key, 'an array of pairs, such as [["a", "b"]]')
+            raise self._wrong_type(key, 'an array of pairs, such as [["a", "b"]]')
         return [self._pair((key, number), each) for number, each in enumerate(value)]
 
     def _pair(self, key: KeyPath, value: object) -> tuple[str, str]:
@@ -346,37 +338,37 @@ class Table:
             if not isinstance(each, str):
                 raise self.error((*key, number), f"{_kind(each)}; write a name in quotes")
         if len(value) != 2:
-            raise self.error(key, f'there are {len(value)} names here; write two: ["a", "b"]')
+            raise self.error(key, f'has {len(value)} names; write two: ["a", "b"]')
         return value[0], value[1]
 
     def file(self, key: str, default: str | None = None) -> Path:
-        """The path of a file or directory; a relative one begins where this file is."""
+        """The path of a file or directory, relative to the directory of this file."""
         value = self.text(key, default)
         if not value or "\0" in value:
-            raise self.error(key, "is no path; give the path of a file or directory")
+            raise self.error(key, "is not a path; give the path of a file or directory")
         return Path(os.path.normpath(self.source.path.parent.absolute() / value))
 
     # -- tables ---------------------------------------------------------------------------------
 
     def table(self, key: str) -> "Table":
-        """A table inside; absent is empty."""
+        """A nested table; empty if absent."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             name = key_text((*self.place, key))
-            raise self._unfit(key, f"a table: write [{name}] on a line of its own")
+            raise self._wrong_type(key, f"a table: write [{name}] on a separate line")
         return Table(self.source, (*self.place, key), value)
 
     def tables(self) -> Iterator[tuple[str, "Table"]]:
-        """The tables inside, which is all there may be."""
+        """All nested tables; any other value is an error."""
         for key in self.values:
             yield key, self.table(key)
 
-    def _unfit(self, key: str, wanted: str) -> ConfigError:
+    def _wrong_type(self, key: str, wanted: str) -> ConfigError:
         return self.error(key, f"{_kind(self.values.get(key))}; it must be {wanted}")
 
 
 def read(path: Path) -> Table:
-    """The whole file as a table."""
+    """Read a file as a table."""
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
@@ -384,7 +376,9 @@ def read(path: Path) -> Table:
         what = error.strerror or type(error).__name__
         raise ConfigError(f"cannot be read: {what}", path=path) from None
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"larger than {FILE_BYTES_MAX} bytes; no network file", path=path)
+        raise ConfigError(
+            f"is larger than {FILE_BYTES_MAX} bytes; this is not a network file", path=path
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -395,32 +389,32 @@ def read(path: Path) -> Table:
 
 
 def parse(text: str, path: Path) -> Table:
-    """A text as a table, as if it had been read from this file."""
+    """Parse text as a table, as if it had been read from this file."""
     try:
         values: dict[str, object] = tomllib.loads(text)
         lines = key_lines(text)
     except ValueError as error:
-        raise _no_toml(text, path, str(error)) from None
+        raise _invalid_toml(text, path, str(error)) from None
     except RecursionError:
         raise ConfigError("nested too deeply to be a network file", path=path) from None
     return Table(Source(path, lines), (), values)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What may have been meant: the nearest known name, or all of them."""
+    """A suggestion for an unknown name: the closest known name, or all of them."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"there is {listed(names)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {listed(names)}"
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as text, but not hundreds of them."""
+    """A list of names as text, limited in length."""
     known = list(names)
     more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
     return (", ".join(known[:_LISTED_MAX]) or "none") + more
 
 
-def _no_toml(text: str, path: Path, message: str) -> ConfigError:
+def _invalid_toml(text: str, path: Path, message: str) -> ConfigError:
     place = _PLACE.search(message)
     what = f"not valid TOML: {message[: place.start()] if place else message}"
     if place is None:
@@ -436,5 +430,5 @@ def _kind(value: object) -> str:
 
 
 def _number(value: float) -> str:
-    # An integer may have more digits than anybody would print.
+    # Do not print an integer with thousands of digits.
     return f"{value}" if not abs(value) > 10**30 else "this number"

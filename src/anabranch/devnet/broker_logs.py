@@ -1,15 +1,18 @@
-"""What the logs of brokers hold, read from their state directories.
+"""Read the logs of brokers from their state directories.
 
     follower = LogFollower(directory)
-    follower.read()     # what was logged since the last time
+    follower.read()     # records logged since the last call
 
-A directory may be in use while it is read (`store.log_view`). Rules:
+A directory may be in use while it is read (`store.log_view`).
 
-1. What a broker is just writing is left for the next time.
-2. A tick is told once.
-3. A segment that is gone was released: `first_tick` says where the log began at the first reading.
+Rules
 
-State kept: where to go on. Losing it costs reading everything again.
+1. A record that the broker is still writing is left for the next call.
+2. Each tick is returned once.
+3. A segment that disappeared was released. `first_tick` is the first tick of the log at the first
+   call.
+
+State: the read position. Losing it costs reading the log again.
 """
 
 from collections.abc import Iterable
@@ -27,43 +30,43 @@ class LogFollower:
 
     def __init__(self, directory: Path) -> None:
         self._place = locate(directory)
-        #: Of the log when it was first read; 0 if it was empty.
+        #: The first tick of the log when it was first read; 0 if it was empty.
         self.first_tick = 0
-        #: Segments before the one that begins here were read to their end.
-        self._read_first = 0
-        #: Ticks up to this one were told.
-        self._told_tick = 0
+        #: First tick of the segment to continue with; earlier segments are complete.
+        self._segment_first = 0
+        #: The last tick returned.
+        self._last_tick = 0
 
     @property
     def stream(self) -> str:
-        """The stream, named like its broker."""
+        """The stream, which has the name of its broker."""
         return self._place.broker
 
     def read(self) -> list[saw.Logged]:
-        """What was logged since the last time."""
-        told: list[saw.Logged] = []
+        """The records logged since the last call."""
+        logged: list[saw.Logged] = []
         for first, path in segment_paths(self._place.directory):
-            if first >= self._read_first:
+            if first >= self._segment_first:
                 try:
                     found = scan_steadily(path, first, self._place.owner)
                 except FileNotFoundError:
                     continue  # released since it was listed
-                told += self._tell(found)
-        return told
+                logged += self._new_records(found)
+        return logged
 
-    def _tell(self, found: Scan) -> list[saw.Logged]:
+    def _new_records(self, found: Scan) -> list[saw.Logged]:
         self.first_tick = self.first_tick or found.first_tick
-        self._read_first = found.first_tick
-        fresh = max(found.first_tick, self._told_tick + 1)
+        self._segment_first = found.first_tick
+        fresh = max(found.first_tick, self._last_tick + 1)
         records = found.records[fresh - found.first_tick :]
-        self._told_tick = max(self._told_tick, found.last_tick)
+        self._last_tick = max(self._last_tick, found.last_tick)
         return list(logged_in(self.stream, fresh, records))
 
 
 def read_logs(directories: Iterable[Path]) -> tuple[list[saw.Logged], dict[str, int]]:
-    """All that is logged below these directories; stream → the first tick its log still has.
+    """All logged records below these directories; stream → the first retained tick of its log.
 
-    A directory is the state of a broker, or has such directories in it, at any depth."""
+    A directory is the state directory of a broker, or contains some, at any depth."""
     logged: list[saw.Logged] = []
     first_ticks: dict[str, int] = {}
     for directory in directories:
@@ -75,5 +78,5 @@ def read_logs(directories: Iterable[Path]) -> tuple[list[saw.Logged], dict[str, 
 
 
 def state_directories(directory: Path) -> list[Path]:
-    """The states of brokers in a directory: itself, or what is below it."""
+    """The state directories of brokers: the directory itself, or those below it."""
     return sorted(path.parent for path in directory.rglob("identity.toml"))

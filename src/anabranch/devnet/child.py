@@ -1,14 +1,14 @@
-"""One child process: started, watched, signalled; it never outlives this process.
+"""A child process that never outlives this process.
 
-`Child` is a program with a name. Rules:
+Rules
 
-1. What it prints is appended to its log file; its input is empty.
-2. It is in a session of its own: Ctrl-C in a terminal reaches this process, not the child. It dies
-   with this process all the same (`parent_watch`).
-3. Its death is heard through a file descriptor of the kernel, so no thread waits for it and nobody
-   else's children are touched. Signals go to this child by its id, and only while it is there.
+1. The output of the child is appended to its log file; its input is empty.
+2. The child has its own session, so that Ctrl-C in a terminal reaches this process and not the
+   child. It still dies with this process (`parent_watch`).
+3. A pidfd reports the exit of the child, so that no thread has to wait for it and other children
+   are not affected. Signals are sent by process id, and only while the process exists.
 
-State kept: the process. It must be used from one event loop, in a thread that stays.
+State: the process. Use a `Child` from one event loop, in a thread that outlives the child.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _PARENT_WATCH = str(Path(__file__).with_name("parent_watch.py"))
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run, and how to see that it serves."""
+    """A command, and how to tell that it is ready."""
 
     name: str
     command: tuple[str, ...]
     log: Path
-    #: Whether the process of this id serves; asked again and again until it does.
+    #: Whether the process with this id is ready; polled until it is.
     is_ready: Callable[[int], Awaitable[bool]]
     environment: Mapping[str, str] = {}
     #: Programs of a higher rank are started later and stopped earlier.
@@ -45,20 +45,20 @@ class Child:
         loop = asyncio.get_running_loop()
         #: The exit code; negative for a signal.
         self.ended: asyncio.Future[int] = loop.create_future()
-        #: What others before it printed.
+        #: Bytes that earlier processes wrote to the log.
         self._log_bytes_before = program.log.stat().st_size if program.log.exists() else 0
         self._process = _start(program)
         self.pid = self._process.pid
         self._descriptor = os.pidfd_open(self.pid)
-        loop.add_reader(self._descriptor, self._hear_end)
+        loop.add_reader(self._descriptor, self._on_exit)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is there."""
+        """Send a signal if the process exists."""
         if not self.ended.done():
-            # A zombie keeps its id until it is waited for, so this cannot reach anybody else.
+            # A zombie keeps its id until it is reaped, so this cannot reach another process.
             self._process.send_signal(number)
 
-    def _hear_end(self) -> None:
+    def _on_exit(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
         code = self._process.wait()
@@ -66,7 +66,7 @@ class Child:
             self.ended.set_result(code)
 
     async def stop(self, bound_s: float) -> int:
-        """Ask it to end; after `bound_s`, end it. The exit code."""
+        """Terminate the process, and kill it after `bound_s`; returns the exit code."""
         self.send(signal.SIGTERM)
         try:
             return await asyncio.wait_for(asyncio.shield(self.ended), bound_s)
@@ -75,7 +75,7 @@ class Child:
             return await asyncio.shield(self.ended)
 
     def last_words(self, lines: int = 5, bytes_max: int = 4_096) -> str:
-        """The end of what it printed, in its own life."""
+        """The last lines that this process printed."""
         with self.program.log.open("rb") as log:
             end = log.seek(0, os.SEEK_END)
             log.seek(max(self._log_bytes_before, end - bytes_max))

@@ -1,21 +1,21 @@
-"""The directory of a network on this machine: where it is, whose it is, and what it tells others.
+"""The directory of a network that runs on this machine.
 
-    lock               held by the process that runs the network; says which one that is
-    network.toml       the network with the ports that were chosen
-    network.secret     what its brokers prove to each other, if the network names nothing else
-    state/BROKER       what a broker keeps
-    logs/BROKER.log    what it said
-    control.sock       where other processes ask it for changes (`control_channel`)
+    lock               held by the process that runs the network; contains its id
+    network.toml       the network with the chosen ports
+    network.secret     the shared secret of its brokers, if the network file names none
+    state/BROKER       the state directory of a broker
+    logs/BROKER.log    the output of a broker
+    control.sock       where other processes request changes (`control_channel`)
 
-Rules:
+Rules
 
-1. Unless another one is given, it is `anabranch-NAME` beside the network file; for the name of a
-   shape, in the current directory. A `network.toml` that was written by rule 3 is at home already.
-2. One process at a time (as with a broker's state, `store.files`), and one network for good:
-   what brokers of another one keep there would mean something else.
-3. Whoever is given a file that leaves a port free, and needs it, takes the file that is here.
+1. The default is `anabranch-NAME` beside the network file or, for the name of a shape, in the
+   current directory. For a `network.toml` inside such a directory it is that directory.
+2. Only one process uses the directory at a time (as with a broker's state, `store.files`), and it
+   belongs to one network forever: the state of brokers is meaningless in another network.
+3. A command that is given a file without a port that it needs reads `network.toml` here instead.
 
-State kept: the directory. The lock is given back by the system when its holder dies.
+State: the directory. The operating system releases the lock when its holder dies.
 """
 
 import os
@@ -33,7 +33,7 @@ LOGS = "logs"
 
 
 def home_of(file: NetworkFile) -> Path:
-    """Where everything of this network is kept, if nobody says otherwise."""
+    """The default directory of a network (rule 1)."""
     beside = file.path.parent
     if file.path.name == NETWORK_FILE and (beside / LOCK).exists():
         return beside
@@ -41,17 +41,17 @@ def home_of(file: NetworkFile) -> Path:
 
 
 def hold(directory: Path, network: str) -> int:
-    """Have the directory, for this network, until the descriptor that is returned is closed."""
+    """Lock the directory for this network, until the returned descriptor is closed."""
     directory.mkdir(parents=True, exist_ok=True)
     known = directory / NETWORK_FILE
-    # Whoever runs it is told first, because that has to be stopped in any case.
+    # Take the lock first: a running network must be stopped in any case.
     lock = take_lock(directory, f"network {network}")
     try:
         owner = load(known).name if known.exists() else network
         if owner != network:
             raise LocalError(
                 f"the directory {directory} belongs to network {owner!r}, not to {network!r};"
-                " give this network a directory of its own"
+                " use another directory"
             )
     except BaseException:
         os.close(lock)
@@ -60,7 +60,7 @@ def hold(directory: Path, network: str) -> int:
 
 
 def running_file(path: Path, port: PortName) -> NetworkFile:
-    """The network of a file, with the ports of this kind that it has where it runs (rule 3)."""
+    """The network of a file, with the ports that it has where it runs (rule 3)."""
     file = load(path)
     if all(name != port for _, name in file.unchosen_ports()):
         return file
@@ -70,7 +70,7 @@ def running_file(path: Path, port: PortName) -> NetworkFile:
     if any(broker.port(port) for broker in file.brokers.values()):
         return file
     raise LocalError(
-        f"{path} leaves the ports for {port} free, and {written} is not there, which would tell"
-        f" them; start the network with `anabranch up {path}`, or, if it was started with --state"
-        f" DIR, give --network DIR/{NETWORK_FILE}"
+        f"{path} has no ports for {port}, and {written}, which would have them, does not exist;"
+        f" start the network with `anabranch up {path}`, or, if it was started with --state DIR,"
+        f" give --network DIR/{NETWORK_FILE}"
     )

@@ -1,22 +1,24 @@
-"""A drill: traffic through a running network, written down and judged at the end.
+"""A trial: traffic through a running network, traced and checked at the end.
 
-    drill = Drill(network, directory)
-    await drill.listen("orders", "price > 100", "e3", "e4", durable=True)
-    await drill.speak("ticker", "e1", rate=200)
-    …                                   # kill whatever you like
-    await drill.settle(bound_s=30)
-    verdict = await drill.verdict()
+    trial = Trial(network, directory)
+    await trial.listen("orders", "price > 100", "e3", "e4", durable=True)
+    await trial.speak("ticker", "e1", rate=200)
+    …                                   # kill brokers
+    await trial.settle(bound_s=30)
+    verdict = await trial.verdict()
 
-Every application is a real client with a trace of its own in the directory. Rules:
+Every application is a real client with its own trace in the directory.
 
-1. A listener counts how many of the published events it should get; so `settle` knows when there is
-   nothing more to wait for. What it knows is for waiting and for showing; the judgement is the
-   checker's, from traces and logs alone.
-2. A speaker publishes at its rate as long as not too much is unconfirmed. What could not be
-   confirmed at once stays with its client, which sends it again.
-3. The verdict is on a history that has ended by itself: whatever has not come by then is lost.
+Rules
 
-State kept: counters, worth nothing; and the traces.
+1. A subscriber counts the published events that it should receive, so that `settle` can tell when
+   to stop waiting. These counts serve for waiting and display only; the checker decides from traces
+   and logs alone.
+2. A publisher publishes at its rate while its window of unconfirmed events has room. Unconfirmed
+   events stay with its client, which resends them.
+3. The verdict treats the history as complete: an event that has not arrived by its end is lost.
+
+State: counters, which may be lost; and the traces.
 """
 
 import asyncio
@@ -44,7 +46,7 @@ _BATCH_EVENTS_MAX = 64
 
 
 class TrialSubscriber:
-    """An application that subscribes, and reads as fast as it is let."""
+    """An application that subscribes and reads events."""
 
     def __init__(
         self, name: str, filter_text: str, client: Client, *, is_durable: bool, pause_s: float
@@ -53,21 +55,21 @@ class TrialSubscriber:
         self.is_durable = is_durable
         self.filter = Filter.parse(filter_text)
         self.client = client
-        #: How long it takes over an event.
+        #: Processing time per event.
         self.pause_s = pause_s
-        #: Matching events that were published, and those that came.
+        #: Matching events published, and events received.
         self.expected = 0
         self.received = 0
         self.cuts = 0
         self.withheld = 0
         self.lag_s = 0.0
-        #: The longest time without an event while one was outstanding.
+        #: The longest time without a delivery while an event was outstanding.
         self.silent_s = 0.0
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self.task: asyncio.Task[None] | None = None
 
     async def read(self, subscription: Subscription) -> None:
-        """Until it is cancelled."""
+        """Read events until cancelled."""
         while True:
             try:
                 async for received in subscription:
@@ -84,21 +86,21 @@ class TrialSubscriber:
     def _take(self, received: Received) -> None:
         now = time.monotonic()
         if self.received < self.expected:
-            self.silent_s = max(self.silent_s, now - self._heard_at)
-        self._heard_at = now
+            self.silent_s = max(self.silent_s, now - self._received_at)
+        self._received_at = now
         self.received += 1
         self.lag_s = max(0.0, time.time() - received.time_ns / 1e9)
 
     def expect(self, attributes: dict[str, Value]) -> None:
-        """Somebody published this."""
+        """Count a published event if it matches."""
         if self.filter.matches(attributes):
             if self.received >= self.expected:
-                self._heard_at = time.monotonic()
+                self._received_at = time.monotonic()
             self.expected += 1
 
     @property
     def has_all(self) -> bool:
-        """Whether nothing is outstanding, or nothing can come any more."""
+        """Whether no event is outstanding, or none can arrive any longer."""
         return self.received + self.withheld >= self.expected or self.cuts > 0
 
 
@@ -117,7 +119,7 @@ class TrialPublisher:
         self.task: asyncio.Task[None] | None = None
 
     async def speak(self, rate: float, events_max: int) -> None:
-        """Publish at this rate until it is cancelled, or so many were published."""
+        """Publish at this rate until cancelled, or until `events_max` events are published."""
         clock = asyncio.get_running_loop().time
         begin = clock()
         while self.published < events_max:
@@ -127,7 +129,7 @@ class TrialPublisher:
             await asyncio.sleep(_LOOK_S if due <= 0 else 0)
 
     async def say(self, attributes: dict[str, Value]) -> None:
-        """Publish one event, without waiting for its confirmation."""
+        """Publish one event without waiting for its confirmation."""
         promise = await self.client.publish_soon(attributes)
         promise.add_done_callback(self._outcome)
         self.published += 1
@@ -139,7 +141,6 @@ class TrialPublisher:
 
     @property
     def confirmed(self) -> int:
-        """Events that are safe."""
         return self.published - self.failed - self.client.unconfirmed
 
 
@@ -158,11 +159,10 @@ class Trial:
         directory.mkdir(parents=True, exist_ok=True)
 
     def trace_path(self, name: str) -> Path:
-        """Where an application's trace is."""
         return self.directory / f"{name}.jsonl"
 
     async def connect(self, name: str, *edges: str, options: ClientOptions | None = None) -> Client:
-        """A client with a trace, at the first of these edges (or addresses) that answers."""
+        """Connect a client with a trace to the first of these edges or addresses that answers."""
         addresses = [
             edge if ":" in edge else self.network.address(edge)
             for edge in edges or self.network.edges
@@ -186,7 +186,7 @@ class Trial:
         pause_s: float = 0.0,
         options: ClientOptions | None = None,
     ) -> TrialSubscriber:
-        """An application that subscribes; returns when it has started on every stream."""
+        """Start a subscriber; returns when its subscription has started on every stream."""
         client = await self.connect(name, *edges, options=options)
         subscription = await client.subscribe(
             filter_text, durable=name if durable else None, new=durable, window=window
@@ -206,7 +206,7 @@ class Trial:
         advertised: Sequence[str] = (),
         options: ClientOptions | None = None,
     ) -> TrialPublisher:
-        """An application that publishes at a rate: what it advertises, or anything."""
+        """Start a publisher of events that match its advertisements, or of any events."""
         client = await self.connect(name, *edges, options=options)
         self._seed += 1
         promised = [client.advertise(text).filter for text in advertised]
@@ -222,25 +222,25 @@ class Trial:
     # -- the end --------------------------------------------------------------------------------
 
     def healed(self) -> None:
-        """The last fault is over."""
+        """Record that the last fault is over."""
         self._healed_at = time.time()
 
     async def hush(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         for speaker in self.speakers.values():
             await _end(speaker.task)
 
     async def settle(self, bound_s: float) -> str:
-        """Publish no more, and wait until everything has arrived; what is missing, or ""."""
+        """Stop publishing and wait for all deliveries; returns what is missing, or ""."""
         await self.hush()
         deadline = time.monotonic() + bound_s
-        # What is waited for happens in several clients; none of them could set one event.
+        # Poll: the condition depends on several clients.
         while (missing := self.missing()) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         return missing
 
     def missing(self) -> str:
-        """What has not arrived, for people; "" if nothing."""
+        """A description of outstanding events; "" if there are none."""
         late = [
             f"{each.name} waits for {each.client.unconfirmed} confirmations"
             for each in self.speakers.values()
@@ -254,39 +254,39 @@ class Trial:
         return "; ".join(late)
 
     def follow_logs(self) -> None:
-        """Read what was logged since the last time, before it may be forgotten."""
+        """Read new records of the logs, before they may be released."""
         for edge in self.network.edges:
             state = self.network.state_directory(edge)
             if edge not in self._followers and (state / "identity.toml").exists():
                 self._followers[edge] = LogFollower(state)
-        # Those of edges that have left the network, too.
+        # Also follow edges that have left the network.
         for follower in self._followers.values():
             self._logged += follower.read()
 
     async def verdict(self, bound_s: float = 10.0) -> RunVerdict:
-        """The checker's judgement on everything so far, as if it ended here.
+        """Check everything so far, as if the run ended here.
 
-        Writes the end of the history beside the traces, so that anybody can judge again."""
-        # Traces gather deliveries for a turn of the loop; what was just given is not written yet.
+        Writes the end of the history beside the traces, so that the check can be repeated."""
+        # Traces buffer deliveries for one turn of the loop; wait until they are written.
         await asyncio.sleep(_LOOK_S)
         self.follow_logs()
         paths = [path for path in self.directory.glob("*.jsonl") if path.name != RUN_TRACE]
-        told = merge([read_trace(path) for path in sorted(paths)])
+        traced = merge([read_trace(path) for path in sorted(paths)])
         first_ticks = {edge: each.first_tick for edge, each in self._followers.items()}
         healed = saw.Healed(self._healed_at)
-        history = concluded([*without_forgotten(told, self._logged, first_ticks), healed], bound_s)
+        retained = without_forgotten(traced, self._logged, first_ticks)
+        history = concluded([*retained, healed], bound_s)
         (self.directory / RUN_TRACE).write_bytes(encode_line(healed) + encode_line(history[-1]))
         return judge(history, bound_s)
 
     async def close(self) -> None:
-        """End all applications."""
-        everyone: list[TrialSubscriber | TrialPublisher] = [
+        applications: list[TrialSubscriber | TrialPublisher] = [
             *self.listeners.values(),
             *self.speakers.values(),
         ]
-        for each in everyone:
+        for each in applications:
             await _end(each.task)
-        await asyncio.gather(*(each.client.close() for each in everyone))
+        await asyncio.gather(*(each.client.close() for each in applications))
 
 
 async def _end(task: "asyncio.Task[None] | None") -> None:

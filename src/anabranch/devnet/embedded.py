@@ -1,4 +1,4 @@
-"""A broker, or a small network, inside this process: for tests, notebooks and single machines.
+"""A broker or a small network inside this process, for tests, notebooks and single machines.
 
     with anabranch.embedded() as network:
         client = network.connect_blocking(name="till")
@@ -6,19 +6,22 @@
     async with anabranch.embedded("redundant", state="here") as network:
         client = await network.connect(name="till")
 
-The brokers are the same as in processes of their own, with the same promises; they run in one
-thread with an event loop of its own, and clients reach them over loopback sockets. Rules:
+The brokers are the same as in separate processes, with the same guarantees. They run in one thread
+with its own event loop, and clients reach them over loopback sockets.
 
-1. Without a state directory everything is in a temporary one, and gone at the end. A given one is
-   kept, and the next network with it goes on where this one stopped.
-2. Ports are always free ones, whatever a file says, so that many networks can be here at a time.
-3. Brokers end in order at the end of the `with`. If the process is killed, what was confirmed is on
-   disk, as with any broker.
-4. A broker that fails is told by `failures`; the others go on.
-5. Nothing is printed. What brokers have to say goes to the logger `anabranch.node`, for programs
-   that set up logging.
+Rules
 
-State kept: the state directory.
+1. Without a state directory, state is in a temporary directory that is deleted at the end. A given
+   directory is kept, and the next network that uses it continues from there.
+2. Ports are always free ones, even if the file gives others, so that several networks can run at
+   the same time.
+3. Brokers stop cleanly at the end of the `with` block. If the process is killed, confirmed events
+   are on disk, as with any broker.
+4. `failures` reports brokers that have failed; the others continue.
+5. Nothing is printed. Log records go to the logger `anabranch.node`, for programs that configure
+   logging.
+
+State: the state directory.
 """
 
 import asyncio
@@ -43,7 +46,7 @@ _STOP_BOUND_S = 30.0
 
 
 class Embedded:
-    """A network in this process. Made by `embedded`. See the rules at the top of this module."""
+    """A network in this process, created by `embedded`. See the rules at the top of this module."""
 
     def __init__(self, file: NetworkFile, state: Path | None) -> None:
         self._file = file
@@ -51,14 +54,14 @@ class Embedded:
             tempfile.TemporaryDirectory(prefix="anabranch-") if state is None else None
         )
         self.state = Path(self._temporary.name) if self._temporary else state or Path()
-        #: All brokers are here, so nobody has to be told.
+        #: All brokers are in this process, so the secret is never written.
         self._secret = Secret.fresh()
         self._nodes: dict[str, Node] = {}
-        #: Edge → where clients reach it; grows while the brokers start, and all of them see it.
+        #: Edge → its address for clients; shared by all brokers, and filled while they start.
         self._origins: dict[str, Address] = {}
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._wanted = asyncio.Event()
+        self._stopping = asyncio.Event()
         self._is_up = threading.Event()
         self._problem: BaseException | None = None
 
@@ -66,13 +69,13 @@ class Embedded:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where clients reach the edges."""
+        """The addresses of the edges for clients."""
         found = (self._nodes[edge].addresses.clients for edge in self._file.network.edges)
         return tuple(str(address) for address in found if address is not None)
 
     @property
     def failures(self) -> dict[str, str]:
-        """Broker → why it ended, of those that failed."""
+        """Failed broker → its reason."""
         return {name: node.failure for name, node in self._nodes.items() if node.failure}
 
     async def connect(
@@ -99,12 +102,12 @@ class Embedded:
             *self.addresses, name=name, state=state, trace=trace, options=options
         )
 
-    # -- beginning and end ----------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Return when every broker serves; `LocalError` if one cannot."""
+        """Start all brokers; returns when they are ready, or raises `LocalError`."""
         if self._thread is not None:
-            raise LocalError("this network runs already; make another one")
+            raise LocalError("this network is already running; create another one")
         self._thread = threading.Thread(target=self._run, name="anabranch", daemon=True)
         self._thread.start()
         if not self._is_up.wait(_START_BOUND_S):
@@ -115,10 +118,10 @@ class Embedded:
             raise self._problem
 
     def stop(self) -> None:
-        """End every broker in order."""
+        """Stop all brokers cleanly."""
         thread, loop = self._thread, self._loop
         if thread is not None and thread.is_alive() and loop is not None:
-            loop.call_soon_threadsafe(self._wanted.set)
+            loop.call_soon_threadsafe(self._stopping.set)
             thread.join(_STOP_BOUND_S)
         if self._temporary is not None:
             self._temporary.cleanup()
@@ -131,7 +134,7 @@ class Embedded:
         try:
             await self._start_nodes()
             self._is_up.set()
-            await self._wanted.wait()
+            await self._stopping.wait()
         except (LocalError, OSError) as error:
             self._problem = error
         finally:
@@ -140,7 +143,7 @@ class Embedded:
 
     async def _start_nodes(self) -> None:
         links: dict[str, Address] = {}
-        # Of two neighbours the one whose name sorts first dials, so it has to start later.
+        # Of two neighbours, the one whose name sorts first connects, so it must start later.
         for name in sorted(self._file.brokers, reverse=True):
             node = Node(self._config(name, links))
             await node.start()
@@ -197,8 +200,8 @@ class Embedded:
 def embedded(network: str | Path | None = None, state: str | Path | None = None) -> Embedded:
     """A network inside this process, for `with` or `async with`.
 
-    network   a network file or the name of a shape; one broker if absent
-    state     a directory in which everything is kept; a temporary one if absent
+    network   a network file or the name of a shape; default: one broker
+    state     a directory for all state; default: a temporary one
     """
     file = network_from("single" if network is None else network)
     return Embedded(file, None if state is None else Path(state).absolute())

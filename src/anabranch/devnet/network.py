@@ -1,20 +1,21 @@
-"""A whole network on this machine: one process for each broker, supervised.
+"""A network on this machine: one supervised process per broker.
 
     network = LocalNetwork(load(path), directory)
     async with network:
         print(network.addresses)
 
-Everything is in one directory (`home`), which this process has from the beginning to the end.
-Rules:
+All files are in one directory (`directory`), which this process locks while the network runs.
 
-1. Ports that the file does not give are drawn once for a directory: a network that is started again
-   there has the same addresses, so clients find it.
+Rules
+
+1. Ports that the file leaves out are chosen once per directory: a network that is restarted there
+   has the same addresses, so that clients find it.
 2. Relays start before edges and stop after them.
-3. Its links prove a secret, which is made once for a directory where the file names none.
-4. It becomes another network by `changing`.
-5. Everything else is the supervisor's (`supervisor`).
+3. Links authenticate with a secret, which is created once per directory if the file names none.
+4. `resize` changes the network while it runs.
+5. `supervisor` restarts brokers that die.
 
-State kept: the directory, which is all that a later start needs.
+State: the directory, which is all that a later start needs.
 """
 
 import contextlib
@@ -49,14 +50,13 @@ class LocalNetwork:
         patience: SupervisorTimeouts = SupervisorTimeouts(),  # noqa: B008
         files: Mapping[str, Path] | None = None,
     ) -> None:
-        """`files`: broker → a network file of its own, for those that are not given the common
-        one."""
+        """`files`: broker → its own network file, for brokers that do not use the common one."""
         self.directory = directory.resolve()
         self.path = self.directory / NETWORK_FILE
-        self._own = files or {}
+        self._own_files = files or {}
         self._lock: int | None = hold(self.directory, file.name)
         try:
-            self.file = settled(file, self.directory, makes_secret=not self._own)
+            self.file = settled(file, self.directory, makes_secret=not self._own_files)
             save(self.path, dump(self.file))
         except BaseException:
             self._release()
@@ -64,12 +64,12 @@ class LocalNetwork:
         self.supervisor = Supervisor(self.programs(self.file), report or _ignore, patience)
 
     def programs(self, file: NetworkFile) -> list[Program]:
-        """What to run for a network that is settled here."""
+        """The broker processes of a settled network."""
         return [self._program(file, name) for name in file.brokers]
 
     def _program(self, file: NetworkFile, name: str) -> Program:
         settings = file.broker(name)
-        path = self._own.get(name, self.path)
+        path = self._own_files.get(name, self.path)
         command = (sys.executable, "-m", "anabranch", "broker", name, "--network", str(path))
         return Program(
             name=name,
@@ -80,7 +80,7 @@ class LocalNetwork:
         )
 
     async def start(self) -> None:
-        """Start every broker; returns when all of them serve."""
+        """Start every broker; returns when all are ready."""
         try:
             await self.supervisor.start()
         except BaseException:
@@ -88,7 +88,7 @@ class LocalNetwork:
             raise
 
     async def stop(self) -> None:
-        """Stop every broker, and leave the directory to others."""
+        """Stop every broker and unlock the directory."""
         await self.supervisor.stop()
         self._release()
 
@@ -109,49 +109,46 @@ class LocalNetwork:
     ) -> None:
         await self.stop()
 
-    # -- what is there --------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     @property
     def brokers(self) -> tuple[str, ...]:
-        """All brokers."""
         return self.file.network.brokers
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """The brokers that clients attach to."""
+        """The brokers that serve clients."""
         return self.file.network.edges
 
     def address(self, edge: str) -> str:
-        """Where clients reach an edge."""
+        """The address of an edge for clients."""
         settings = self.file.broker(edge)
         if not settings.clients_port:
-            raise LocalError(f"{edge} takes no clients; the edges are {', '.join(self.edges)}")
+            raise LocalError(f"{edge} does not serve clients; edges: {', '.join(self.edges)}")
         return f"{settings.host}:{settings.clients_port}"
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Edge → where clients reach it."""
+        """Edge → its address for clients."""
         return {edge: self.address(edge) for edge in self.edges}
 
     def state_directory(self, broker: str) -> Path:
-        """What a broker keeps."""
         return self.file.broker(broker).state
 
     def state(self, broker: str) -> State:
-        """Whether a broker runs."""
         return self.supervisor.state(broker)
 
     async def status(self, broker: str) -> bytes:
-        """What a broker says about itself, as JSON; empty if it says nothing."""
+        """The status of a broker as JSON; empty if it does not answer."""
         settings = self.file.broker(broker)
         token_file = settings.observe_token_file
         answer = await ask(settings.observe_host, settings.observe_port, "/status", token_file)
         return b"" if answer is None or answer[0] != 200 else answer[1]
 
-    # -- what may happen to it ------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------
 
     async def kill(self, *brokers: str, bound_s: float = 10.0) -> None:
-        """Kill −9; they stay down until `revive`."""
+        """Kill brokers with SIGKILL; they stay down until `revive`."""
         for broker in brokers:
             self.supervisor.hold(broker)
             self.supervisor.send(broker, signal.SIGKILL)
@@ -159,20 +156,19 @@ class LocalNetwork:
             await self.supervisor.reaches(broker, "down", bound_s)
 
     async def revive(self, *brokers: str, bound_s: float = 60.0) -> None:
-        """Start again what was killed, and wait until it serves."""
+        """Restart killed brokers and wait until they are ready."""
         for broker in brokers:
             self.supervisor.release(broker)
         for broker in brokers:
             await self.supervisor.reaches(broker, "ready", bound_s)
 
     def send(self, broker: str, number: signal.Signals) -> None:
-        """Send a signal to a broker."""
         self.supervisor.send(broker, number)
 
 
 def settled(file: NetworkFile, directory: Path, *, makes_secret: bool = True) -> NetworkFile:
-    """The network with its state below the directory, and with every port it needs. Links without
-    TLS get a secret that is in the directory, unless the file names one."""
+    """The network with its state below the directory and with all required ports. Links without
+    TLS get a secret in the directory, unless the file names one."""
     directory.mkdir(parents=True, exist_ok=True)
     if makes_secret and file.tls is None and file.secret_file is None and len(file.brokers) > 1:
         file = replace(file, secret_file=_secret_in(directory))
@@ -195,4 +191,4 @@ def _secret_in(directory: Path) -> Path:
 
 
 def _ignore(_change: Change) -> None:
-    """Nobody wants to know."""
+    pass

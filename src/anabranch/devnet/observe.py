@@ -1,9 +1,8 @@
-"""Asking a broker of this machine how it is, over its observe port.
+"""A minimal HTTP client for the observe ports of brokers.
 
-One question, one connection, one answer: enough of HTTP for `/status`. Whoever does not answer
-within the bound counts as silent; who answers something else, or hangs up, does not speak HTTP. A
-broker that wants a token is shown the one in the file that is given.
-This module keeps no state.
+One connection per request: enough of HTTP for `/status`. A broker that does not answer within the
+time limit counts as silent; one that answers with something else, or closes the connection, does
+not speak HTTP. If a token file is given, its token is sent.
 """
 
 import asyncio
@@ -15,13 +14,13 @@ import msgspec
 from anabranch.config.addresses import BrokerSettings
 from anabranch.config.secrets import read_token
 
-#: In place of a status: somebody is there, and does not speak HTTP.
+#: In place of a status code: the port accepts connections but does not speak HTTP.
 NO_HTTP = 0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What a broker that serves says of itself, as far as it matters here."""
+    """The fields of a status that identify a broker."""
 
     network: str
     broker: str
@@ -35,8 +34,8 @@ _decoder = msgspec.json.Decoder(Serving)
 async def ask(
     host: str, port: int, path: str, token_file: Path | None = None, within_s: float = 2.0
 ) -> tuple[int, bytes] | None:
-    """Status (or `NO_HTTP`) and body of the answer; None if there is none. `LocalError` if the
-    token file cannot be used."""
+    """The status code (or `NO_HTTP`) and body of the answer; None if there is none. Raises
+    `LocalError` if the token file is not valid."""
     token = "" if token_file is None else read_token(token_file)
     try:
         async with asyncio.timeout(within_s):
@@ -55,7 +54,7 @@ async def _ask(host: str, port: int, path: str, token: str) -> tuple[int, bytes]
         head, _, body = (await _read_all(reader)).partition(b"\r\n\r\n")
         return (int(head.split(None, 2)[1]), body) if head.startswith(b"HTTP/") else (NO_HTTP, b"")
     except IndexError:
-        raise ValueError("this is no answer") from None
+        raise ValueError("malformed answer") from None
     finally:
         writer.close()
         with contextlib.suppress(OSError):
@@ -67,12 +66,12 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
     while chunk := await reader.read(65_536):
         chunks.append(chunk)
         if sum(map(len, chunks)) > _ANSWER_BYTES_MAX:
-            raise ValueError("the answer has no end")
+            raise ValueError("the answer is too long")
     return b"".join(chunks)
 
 
 async def is_serving(at: BrokerSettings, network: str, pid: int) -> bool:
-    """Whether this very process serves there, as this broker: others may have its port."""
+    """Whether this process serves this broker: another process may have its port."""
     answer = await ask(at.observe_host, at.observe_port, "/status", at.observe_token_file)
     if answer is None or answer[0] != 200:
         return False

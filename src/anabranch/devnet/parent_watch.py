@@ -1,16 +1,17 @@
-"""Runs a program that must not outlive whoever started it.
+"""Runs a program that must not outlive the process that started it.
 
     python -I -S parent_watch.py PARENT PROGRAM ARGUMENT…
 
-PARENT is the process id of whoever starts this. The kernel is asked to kill this process when that
-one dies, however it dies; then the program takes this process over, and the request stays. Rules:
+PARENT is the process id of the caller. This process requests a SIGKILL from the kernel for the case
+that its parent dies (PR_SET_PDEATHSIG), then replaces itself with the program; the request survives
+the exec.
 
-1. The parent may be dead before the kernel was asked. Then nothing is started.
-2. The kernel's parent is a thread: whoever starts this does so from a thread that lives as long as
-   the program is wanted.
-3. This is run as a file, with nothing but the standard library, so that it costs milliseconds.
+Rules
 
-It keeps no state.
+1. If the parent dies before the request, nothing is started.
+2. For the kernel, the parent is a thread: call this from a thread that lives as long as the program
+   should.
+3. This file is run directly and uses only the standard library, so that it costs milliseconds.
 """
 
 import ctypes
@@ -22,11 +23,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask the kernel, then become the program."""
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
-        sys.exit("whoever wanted this program is gone already; nothing was started")
+        sys.exit("the parent process has already exited; nothing was started")
     os.execv(command[0], command)
 
 

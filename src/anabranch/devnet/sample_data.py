@@ -1,8 +1,11 @@
-"""A stock-quote workload: prices that wander, symbols that are not equally popular.
+"""Sample data: a stock-quote workload, and example networks by name.
 
-The same seed gives the same quotes. Whoever wants only those that match a filter gets these, in
-the same order; a filter that next to no quote matches is refused. State kept: the price of each
-symbol, worth nothing.
+Prices follow a random walk, and symbols have different popularity. The same seed gives the same
+quotes. With filters, only matching quotes are drawn, in the same order; a filter that hardly any
+quote matches is an error. State: the price of each symbol, which may be lost.
+
+A network is given by a file or by the name of a shape. A name without a dot and without a directory
+is a shape; write `./` before a file of that name.
 """
 
 from collections.abc import Sequence
@@ -19,26 +22,25 @@ SYMBOLS = ("ACME", "BOLT", "CRUX", "DUNE", "ECHO", "FLUX", "GLOW", "HALO", "IRIS
 EXCHANGES = ("AMS", "LON", "NYC", "TYO")
 _WEIGHTS = tuple(1 / rank for rank in range(1, len(SYMBOLS) + 1))
 _PRICE_LOW, _PRICE_HIGH = 5.0, 500.0
-#: Quotes that are looked at for one that matches.
+#: Maximum number of quotes drawn to find one that matches.
 _DRAWS_MAX = 10_000
 
 
 class Quotes:
-    """An endless row of quotes."""
+    """An endless sequence of quotes."""
 
     def __init__(self, seed: int, among: Sequence[Filter] = ()) -> None:
-        """`among`: every quote matches one of these; without any it may be anything."""
+        """`among`: every quote matches one of these filters; empty: any quote."""
         self._among = tuple(among)
         self._chance = Random(seed)
         self._prices = {symbol: self._chance.uniform(20.0, 200.0) for symbol in SYMBOLS}
 
     def draw(self) -> dict[str, Value]:
-        """The next quote."""
         for _ in range(_DRAWS_MAX):
             quote = self._next()
             if not self._among or any(filter.matches(quote) for filter in self._among):
                 return quote
-        raise LocalError(f"of {_DRAWS_MAX:,} quotes none matches what was asked for")
+        raise LocalError(f"none of {_DRAWS_MAX:,} quotes matches the filters; widen them")
 
     def _next(self) -> dict[str, Value]:
         chance = self._chance
@@ -56,13 +58,6 @@ class Quotes:
         }
 
 
-# Which network is meant: a file, or the name of a shape.
-#
-#
-# A name without a dot and without a directory is a shape; a file of that name is meant with `./`.
-# This module keeps no state.
-
-
 _SUFFIX = ".toml"
 
 
@@ -74,7 +69,7 @@ def shapes() -> tuple[str, ...]:
 
 
 def network_from(what: str | Path) -> NetworkFile:
-    """The network that is meant; an error says what there is."""
+    """Load the network of a file or of a shape."""
     text = str(what)
     if isinstance(what, str) and text in shapes():
         place = resources.files("anabranch.config") / "examples" / f"{text}{_SUFFIX}"

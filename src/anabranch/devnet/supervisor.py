@@ -1,4 +1,4 @@
-"""The supervisor: keeps a set of programs running, until it is told to stop.
+"""A process supervisor: starts programs, restarts those that die, and stops them.
 
     supervisor = Supervisor(programs, report)
     await supervisor.start()        # returns when every program is ready
@@ -8,25 +8,24 @@
 Each program is in one of these states:
 
     starting ──► ready ──► down ──► starting …
-        └────────────────► down          stopped: for good
+        └────────────────► down          stopped: final
 
-Rules:
+Rules
 
-1. Programs are started by rank, those of one rank together, and stopped the other way round: first
-   asked (SIGTERM), then, after `stop_bound_s`, killed. Nothing is left when `stop` returns, and
-   nothing survives this process either (`child`).
-2. A program that dies is started again: at once if it was ready for `steady_s`, otherwise after a
-   delay that doubles from `delay_s` to `delay_s_max`.
-3. A program that dies before it was ever ready is mistaken rather than unlucky: `start` stops the
-   others and raises an error with its last words; with the very last line if its exit code says
-   that somebody has to mend something (2, as with every command of ours).
-4. `hold` keeps a program down when it dies next; `release` lets it start again. So whoever kills
-   a program on purpose decides how long it stays away.
-5. Every change of a state is reported, in order.
-6. `take` makes another set of programs of this one: new ones are started, others go on as they are
-   and are only started differently next time. `drop` stops programs for good.
+1. Programs start in order of rank, those of one rank in parallel, and stop in reverse order: first
+   SIGTERM, then SIGKILL after `stop_bound_s`. No process remains when `stop` returns, and none
+   survives this process (`child`).
+2. A program that dies is restarted: at once if it was ready for `steady_s`, otherwise after a delay
+   that doubles from `delay_s` to `delay_s_max`.
+3. A program that dies before it was ever ready is misconfigured: `start` stops the others and
+   raises an error with the end of its output, or with its last line if the exit code is 2, which
+   anabranch commands use for errors that the user can fix.
+4. `hold` keeps a program down after its next exit; `release` lets it start again.
+5. Every state change is reported, in order.
+6. `take` updates the set of programs: new ones start, existing ones continue and use their new
+   command at the next restart. `drop` stops programs permanently.
 
-State kept: processes, which end with this one.
+State: the processes, which end with this one.
 """
 
 import asyncio
@@ -42,26 +41,25 @@ from anabranch.devnet.child import Child, Program
 from anabranch.model.errors import LocalError
 
 State = Literal["starting", "ready", "down", "stopped"]
-#: What a command ends with if its user has to mend something, and what its last line begins with.
+#: The exit code for errors that the user can fix, and the prefix of the error line.
 _EXIT_REFUSED = 2
 _REFUSAL = "anabranch: error: "
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A program is in another state now."""
+    """A state change of a program."""
 
     name: str
     state: State
     #: 0 if there is no process.
     pid: int
-    #: How often it was started again.
     restarts: int
-    #: What more there is to say; often nothing.
+    #: Details; may be empty.
     text: str
 
 
 class SupervisorTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things may take. Times are in seconds."""
+    """Time limits and delays, in seconds."""
 
     ready_bound_s: float = 60.0
     poll_s: float = 0.05
@@ -72,7 +70,7 @@ class SupervisorTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _ignore(_change: Change) -> None:
-    """Nobody wants to know."""
+    pass
 
 
 class Supervisor:
@@ -84,24 +82,24 @@ class Supervisor:
         report: Callable[[Change], None] = _ignore,
         patience: SupervisorTimeouts = SupervisorTimeouts(),  # noqa: B008
     ) -> None:
-        self._new_watch = partial(_Watch, report=report, patience=patience)
-        self._watches: dict[str, _Watch] = {}
+        self._new_supervised = partial(_Supervised, report=report, patience=patience)
+        self._supervised: dict[str, _Supervised] = {}
         self._join(programs)
 
-    def _join(self, programs: Iterable[Program]) -> list["_Watch"]:
-        """Watch these too, or as they are now; those that are new."""
+    def _join(self, programs: Iterable[Program]) -> list["_Supervised"]:
+        """Add new programs and update existing ones; returns the new ones."""
         given = {program.name: program for program in programs}
-        new = [self._new_watch(p) for name, p in given.items() if name not in self._watches]
-        for watch in self._watches.values():
-            watch.program = given.get(watch.program.name, watch.program)
-        every = sorted([*self._watches.values(), *new], key=lambda watch: watch.program.rank)
-        self._watches = {watch.program.name: watch for watch in every}
+        new = [self._new_supervised(p) for name, p in given.items() if name not in self._supervised]
+        for each in self._supervised.values():
+            each.program = given.get(each.program.name, each.program)
+        ranked = sorted([*self._supervised.values(), *new], key=lambda each: each.program.rank)
+        self._supervised = {each.program.name: each for each in ranked}
         return new
 
     async def start(self) -> None:
-        """Start everything, and wait until everything is ready."""
+        """Start all programs and wait until they are ready."""
         for rank in self._ranks():
-            tasks = [asyncio.create_task(watch.start()) for watch in rank]
+            tasks = [asyncio.create_task(each.start()) for each in rank]
             try:
                 await asyncio.gather(*tasks)
             except BaseException:
@@ -112,67 +110,63 @@ class Supervisor:
                 raise
 
     async def take(self, programs: Iterable[Program]) -> None:
-        """Have these programs too; returns when those that are new are ready."""
+        """Add or update programs; returns when new ones are ready."""
         new = self._join(programs)
         try:
-            await asyncio.gather(*(watch.start() for watch in new))
+            await asyncio.gather(*(each.start() for each in new))
         except BaseException:
-            await self.drop(watch.program.name for watch in new)
+            await self.drop(each.program.name for each in new)
             raise
 
     async def drop(self, names: Iterable[str]) -> None:
-        """Stop some programs for good."""
+        """Stop programs permanently."""
         for name in names:
-            await self._watches[name].stop()
-            del self._watches[name]
+            await self._supervised[name].stop()
+            del self._supervised[name]
 
     async def stop(self) -> None:
-        """Stop everything."""
         for rank in reversed(self._ranks()):
-            await asyncio.gather(*(watch.stop() for watch in rank))
+            await asyncio.gather(*(each.stop() for each in rank))
 
-    def _ranks(self) -> list[list["_Watch"]]:
-        by_rank = groupby(self._watches.values(), lambda watch: watch.program.rank)
-        return [list(watches) for _, watches in by_rank]
+    def _ranks(self) -> list[list["_Supervised"]]:
+        by_rank = groupby(self._supervised.values(), lambda each: each.program.rank)
+        return [list(group) for _, group in by_rank]
 
     # -- one program ----------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The programs."""
-        return tuple(self._watches)
+        return tuple(self._supervised)
 
     def state(self, name: str) -> State:
-        """Which state a program is in."""
-        return self._watches[name].state
+        return self._supervised[name].state
 
     def pid(self, name: str) -> int:
-        """The process of a program; 0 if it has none."""
-        return self._watches[name].pid
+        """The process id of a program; 0 if it has no process."""
+        return self._supervised[name].pid
 
     def restarts(self, name: str) -> int:
-        """How often a program was started again."""
-        return self._watches[name].restarts
+        return self._supervised[name].restarts
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a program, if it has a process."""
-        self._watches[name].send(number)
+        """Send a signal to a program if it has a process."""
+        self._supervised[name].send(number)
 
     def hold(self, name: str) -> None:
-        """Do not start it again when it dies."""
-        self._watches[name].may_run.clear()
+        """Do not restart a program when it dies."""
+        self._supervised[name].may_run.clear()
 
     def release(self, name: str) -> None:
-        """Start it again if it is dead."""
-        self._watches[name].may_run.set()
+        """Let a held program start again."""
+        self._supervised[name].may_run.set()
 
     async def reaches(self, name: str, state: State, bound_s: float) -> None:
-        """Wait until a program is in this state; `LocalError` if it takes too long."""
-        await self._watches[name].reaches(state, bound_s)
+        """Wait until a program is in this state; raises `LocalError` after `bound_s`."""
+        await self._supervised[name].reaches(state, bound_s)
 
 
-class _Watch:
-    """One program, and the task that keeps it running."""
+class _Supervised:
+    """One program and the task that restarts it."""
 
     def __init__(
         self, program: Program, report: Callable[[Change], None], patience: SupervisorTimeouts
@@ -223,7 +217,7 @@ class _Watch:
         except TimeoutError:
             raise LocalError(
                 f"{self.program.name} is {self.state}, not {state}, after {bound_s:.0f} s;"
-                f" the end of {self.program.log}: {self._last_words()}"
+                f" last lines of {self.program.log}: {self._last_words()}"
             ) from None
 
     def _last_words(self, lines: int = 5) -> str:
@@ -235,17 +229,17 @@ class _Watch:
         async with self._changed:
             self._changed.notify_all()
 
-    # -- keeping it running ---------------------------------------------------------------------
+    # -- the restart loop -----------------------------------------------------------------------
 
     async def _keep(self) -> None:
         delay_s = self._patience.delay_s
         while True:
             child = self._child = Child(self.program)
             await self._change("starting", f"process {child.pid}")
-            ready_for_s = await self._live(child)
+            ready_for_s = await self._run_once(child)
             code = await asyncio.shield(child.ended)
             await self._change("down", _cause(code))
-            self._complain_if_never_ready(code)
+            self._raise_if_never_ready(code)
             if ready_for_s >= self._patience.steady_s:
                 delay_s = self._patience.delay_s
             else:
@@ -254,8 +248,8 @@ class _Watch:
             await self.may_run.wait()
             self.restarts += 1
 
-    async def _live(self, child: Child) -> float:
-        """Until it is dead; how long it was ready."""
+    async def _run_once(self, child: Child) -> float:
+        """Wait until the process exits; returns how long it was ready."""
         while not child.ended.done():
             if await self.program.is_ready(child.pid):
                 break
@@ -269,19 +263,19 @@ class _Watch:
         await asyncio.shield(child.ended)
         return clock() - since
 
-    def _complain_if_never_ready(self, code: int) -> None:
+    def _raise_if_never_ready(self, code: int) -> None:
         if self._was_ready:
             return
         name, refusal = self.program.name, self._last_words(lines=1)
         if code == _EXIT_REFUSED and refusal:
             raise LocalError(f"{name} did not start: {refusal.removeprefix(_REFUSAL)}")
         raise LocalError(
-            f"{name} did not start ({_cause(code)}): {self._last_words() or 'it said nothing'};"
-            f" all it said is in {self.program.log}"
+            f"{name} did not start ({_cause(code)}): {self._last_words() or 'no output'};"
+            f" see {self.program.log}"
         )
 
 
 def _cause(code: int) -> str:
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"
+    return f"exited with code {code}"

@@ -1,16 +1,16 @@
-"""Traces of several processes, and what their brokers logged, as one history.
+"""Merge client traces and broker logs into one history.
 
-A trace is a file of JSON lines, one record of `check.history` each, as a client writes it. The
-records of what is logged come from the logs of brokers themselves (`logs`). Rules:
+A trace is a file of JSON lines, each a record of `check.history`, written by a client. Records of
+logged events come from the logs of brokers (`broker_logs`).
 
-1. A process that was killed leaves half a line at the end: it is left out. Any other line that is
-   no record is an error that names file and line.
-2. Each trace is in order. Together they are merged by their times, which are those of one machine's
-   clock; a record never moves before one that stood before it in its own trace.
-3. A log that has forgotten its beginning says nothing about it. What was delivered from there is
-   taken as logged, and what was published there and is neither logged nor delivered is left out.
+Rules
 
-This module keeps no state.
+1. A process that was killed leaves an incomplete last line, which is ignored. Any other line that
+   is not a record is an error that names file and line.
+2. Each trace is in order. Traces are merged by time, from the clock of one machine; a record never
+   moves before an earlier record of its own trace.
+3. A log may have released its beginning. Events delivered from there count as logged; events
+   published there that are neither logged nor delivered are left out.
 """
 
 import heapq
@@ -38,29 +38,29 @@ def read_trace(path: Path) -> list[saw.Record]:
     """The records of one trace."""
     *lines, rest = path.read_bytes().split(b"\n")
     if rest and not lines:
-        raise LocalError(f"{path}: no trace; its first line does not end")
+        raise LocalError(f"{path} is not a trace: its first line is incomplete")
     records: list[saw.Record] = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(_decoder.decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise LocalError(f"{path}, line {number}: no record of a trace: {error}") from error
+            raise LocalError(f"{path}, line {number}: not a trace record: {error}") from error
     return records
 
 
 def merge(traces: Iterable[list[saw.Record]]) -> list[saw.Record]:
-    """The records of several traces in the order in which they happened."""
+    """Merge traces by time."""
     timed = [zip(_times(trace), trace, strict=True) for trace in traces]
     return [record for _, record in heapq.merge(*timed, key=lambda pair: pair[0])]
 
 
 def _times(trace: list[saw.Record]) -> Iterator[float]:
-    """The times of records; one that has none, or an earlier one, goes with the one before it."""
+    """The times of records, made monotonic; a record without a time has that of the one before."""
     return accumulate((getattr(record, "time", None) or 0.0 for record in trace), max)
 
 
 def logged_in(stream: str, first_tick: int, records: Iterable[bytes]) -> Iterator[saw.Logged]:
-    """What the records of a log say about events."""
+    """The events in the records of a log."""
     for tick, data in enumerate(records, first_tick):
         record = decode_record(data)
         if isinstance(record, EventRecord):
@@ -76,9 +76,9 @@ def logged_in(stream: str, first_tick: int, records: Iterable[bytes]) -> Iterato
 def without_forgotten(
     history: list[saw.Record], logged: list[saw.Logged], first_ticks: dict[str, int]
 ) -> list[saw.Record]:
-    """The history with what is logged, and with what is known about forgotten beginnings: rule 3.
+    """Add logged events to a history, and remove events of released beginnings: rule 3.
 
-    `first_ticks`: stream → the first tick its log still has."""
+    `first_ticks`: stream → the first retained tick of its log."""
     beginnings = {stream: first for stream, first in first_ticks.items() if first > 1}
     if not beginnings:
         return [*history, *logged]

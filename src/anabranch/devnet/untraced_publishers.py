@@ -1,17 +1,16 @@
-"""Publishers that left no trace, and what the logs know of their events.
+"""Reconstruct publishers without a trace from the logs.
 
-A run can be judged although some publishers did not write down what they did. Rules:
+A run can be checked even if some publishers did not write a trace.
 
-1. A *life* of a publisher is one incarnation of it. It is traced if a trace says of any of its
-   events that it was published: that is written before an event leaves.
-2. Events of other lives are taken from the logs as they are: published when their tick was made,
-   with the attributes that stand there, by a publisher that nobody waits for. So everything that
-   subscribers were promised about them is judged. Whether they were confirmed, and whether anybody
-   published them at all, is not: whoever reads the verdict has to be told.
-3. Of an event whose content no log has any more, nothing can be said; it is left out, with its
-   deliveries.
+Rules
 
-This module keeps no state.
+1. A *life* of a publisher is one of its incarnations. It is traced if a trace records the
+   publication of any of its events; that record is written before the event is sent.
+2. Events of untraced lives are taken from the logs: published at the time of their tick, with the
+   logged attributes, by a publisher that does not wait for confirmations. So all guarantees to
+   subscribers are checked for them. Confirmations, and whether the events were published at all,
+   are not checked, and the verdict must note it.
+3. An event whose content is no longer in any log is left out, with its deliveries.
 """
 
 from collections import Counter
@@ -34,21 +33,21 @@ _NS_PER_S = 1e9
 
 
 def untraced_lives(history: Iterable[saw.Record]) -> Counter[Life]:
-    """The lives that no trace tells of, and how many logged events each has."""
-    told: set[Life] = set()
+    """Untraced life → the number of its logged events."""
+    traced: set[Life] = set()
     logged: Counter[Life] = Counter()
     for record in history:
         if isinstance(record, saw.Published):
-            told.add((record.publisher, record.incarnation))
+            traced.add((record.publisher, record.incarnation))
         elif isinstance(record, saw.Logged):
             logged[record.publisher, record.incarnation] += 1
-    return Counter({life: count for life, count in logged.items() if life not in told})
+    return Counter({life: count for life, count in logged.items() if life not in traced})
 
 
 def with_untraced(
     history: list[saw.Record], directories: Iterable[Path], lives: Iterable[Life]
 ) -> list[saw.Record]:
-    """The history with what the logs below these directories say of these lives."""
+    """Add the events of these lives from the logs below these directories to a history."""
     wanted = set(lives)
     found = {
         (event.publisher, event.incarnation, event.sequence): event
@@ -56,7 +55,7 @@ def with_untraced(
         for state in state_directories(directory)
         for event in _events_in(state, wanted)
     }
-    nameless = {
+    unreadable = {
         _id_of(record)
         for record in history
         if isinstance(record, saw.Logged) and (record.publisher, record.incarnation) in wanted
@@ -64,7 +63,7 @@ def with_untraced(
     kept = [
         record
         for record in history
-        if not (isinstance(record, saw.Logged | saw.Delivered) and _id_of(record) in nameless)
+        if not (isinstance(record, saw.Logged | saw.Delivered) and _id_of(record) in unreadable)
     ]
     gone = [saw.Abandoned(0.0, *life) for life in sorted(wanted)]
     return [*found.values(), *gone, *kept]
@@ -75,7 +74,7 @@ def _id_of(record: saw.Logged | saw.Delivered) -> tuple[str, int, int]:
 
 
 def _events_in(state: Path, lives: set[Life]) -> Iterator[saw.Published]:
-    """The events of these lives whose content the log of a broker has."""
+    """The events of these lives whose content is in the log of a broker."""
     place = locate(state)
     for first_tick, path in segment_paths(place.directory):
         try:

@@ -1,7 +1,6 @@
-"""The verdict on a run: who was given how much, and which promises were broken.
+"""The verdict on a run: deliveries per subscription and broken guarantees.
 
-The judgement is the checker's (`check.checker`); here its findings are counted for people. This
-module keeps no state.
+`check.checker` finds the anomalies; this module counts them.
 """
 
 from collections import Counter
@@ -15,44 +14,44 @@ from anabranch.check.reference import matches
 
 #: Examples kept of each kind of anomaly.
 EXAMPLES_MAX = 5
-#: What a verdict always names, found or not.
+#: Anomalies that a verdict always lists, even with a count of 0.
 ALWAYS_NAMED = ("lost", "gap", "duplicate", "reordered")
 
 
 class SubscriptionAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription, and what it came to."""
+    """The counts of one subscription."""
 
     subscription: str
     quality: saw.Quality
-    #: Logged events that match its filter, whenever they were logged.
+    #: Logged events that match its filter, at any time.
     matching: int
     delivered: int
     anomalies: dict[str, int]
 
 
 class RunVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a history came to."""
+    """The verdict on a history."""
 
     published: int
     confirmed: int
     logged: int
     delivered: int
     accounts: tuple[SubscriptionAccount, ...]
-    #: Name → how many.
+    #: Name → count.
     anomalies: dict[str, int]
     #: At most `EXAMPLES_MAX` of each name.
     examples: tuple[Anomaly, ...]
-    #: Whether the history ends by itself, so that what is missing at its end is missing.
+    #: Whether the history is complete, so that events missing at its end are lost.
     finished: bool
 
     @property
     def clean(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether every guarantee was kept."""
         return not self.examples
 
 
 def judge(history: Sequence[saw.Record], bound_s: float = 10.0) -> RunVerdict:
-    """Check a history and count what is in it."""
+    """Check a history and count its records."""
     found = check(history, bound_s)
     published = {_name(r): r for r in history if isinstance(r, saw.Published)}
     logged = {_name(r) for r in history if isinstance(r, saw.Logged)}
@@ -124,10 +123,10 @@ def _examples(found: list[Anomaly]) -> tuple[Anomaly, ...]:
 
 
 def concluded(history: list[saw.Record], bound_s: float = 10.0) -> list[saw.Record]:
-    """The history with an end: nothing that its records demand may be outstanding any more.
+    """The history with an end: everything that its records require is due.
 
-    The streams are those that something was logged in or published at. What follows the last
-    fault (`Healed`, if the history has one) is due."""
+    The streams are those with logged events. Deliveries are due after the last fault (`Healed`, if
+    the history has one)."""
     times = [getattr(record, "time", None) or 0.0 for record in history]
     streams = {r.stream for r in history if isinstance(r, saw.Logged)}
     healed = [r.time for r in history if isinstance(r, saw.Healed)]

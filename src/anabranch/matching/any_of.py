@@ -1,25 +1,26 @@
-"""Any of some filters: does an event match one of them, whichever it is?
+"""A disjunction of filters: checks whether an event matches any of them.
 
     promised = AnyOf([Filter.parse("symbol = 'IBM'"), Filter.parse("price < 50")])
     promised.matches(Event({"price": 49}))                                      # True
 
-A publisher advertises filters and is held to them, event by event, by its client and by its broker.
-Rules:
+A publisher advertises filters; its client and its broker check every event against them.
 
-1. The answer is that of asking every filter in turn.
-2. A few filters are asked in turn. More than that have an index, but only after so many events that
-   it has paid off: making one takes about as long as asking them all about so many. Where there
-   are kernels, conjunctions count, not filters.
-3. An index with kernels is worth it for fewer filters, and loads a compiler if it is the first one
-   in its process. A client's is without them: it shares its process with an application, and
-   its loop must not stand still for that long.
-4. What an index has no room for is asked in turn beside it. The filter that matched last is asked
-   first: where many match, it is likely to do so again.
-5. The filters may be many and long; their text is that of the first few.
-6. All of this can be done in portions (`looking`), for a loop that has other things to do: an index
-   is made conjunction by conjunction, and an event is asked about filter by filter.
+Rules
 
-State: an index, made of the filters; `forget_index` gives its memory back. One thread at a time.
+1. The result equals that of evaluating every filter in turn.
+2. A few filters are evaluated in turn. For more, an index is built, but only after enough events to
+   pay off: building it takes about as long as evaluating all filters for that number of events.
+   With kernels, the number of conjunctions counts, not that of filters.
+3. An index with kernels pays off for fewer filters, but loads a compiler if it is the first in its
+   process. A client uses none: it shares its process with an application, whose event loop must not
+   block that long.
+4. Filters that do not fit into the index are evaluated in turn beside it. The filter that matched
+   last is evaluated first, because it is likely to match again.
+5. The filters may be many and long; their text shows only the first few.
+6. All work can be done in slices (`looking`), for an event loop: the index is built conjunction by
+   conjunction, and an event is checked filter by filter.
+
+State: an index, built from the filters; `forget_index` releases its memory. Not thread-safe.
 """
 
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
@@ -91,7 +92,7 @@ class AnyOf:
         self._index: MatchIndex | None = None
         #: Filters that the index has no room for; all of them while there is none.
         self._beside = self._sized
-        #: Events since there is no index.
+        #: Events checked since the index was dropped.
         self._asked = 0
         self._text = ""
 
@@ -149,7 +150,7 @@ class AnyOf:
             yield first, len(envelopes), work
 
     def work_of(self, events: int) -> int:
-        """About how much it is to look at so many events, in microseconds; large ones cost more."""
+        """The approximate cost of checking a number of events, in microseconds."""
         return events * (_FIND_WORK if self._index is not None else self._size)
 
     @property
@@ -183,7 +184,7 @@ class AnyOf:
         ]
 
     def _is_beside(self, envelope: Envelope) -> Generator[int, None, bool]:
-        # Filters check a mapping, each anew; an event was checked.
+        # Every filter would validate a mapping again; an `Event` is already validated.
         event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
         each = _ASK_WORK + len(envelope.encoded) // _ASKED_BYTES
         work = 0

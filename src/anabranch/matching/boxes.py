@@ -1,11 +1,11 @@
-"""Who covers whom: conjunctions as boxes, behind the covering table and the DAG.
+"""Covering queries between conjunctions, as boxes, for the covering table and the DAG.
 
-A conjunction is *held* first, which gives it words; it may then be kept, seated among the boxes and
-unseated. Equal conjunctions are one `Held`, as long as it is kept. `coverer`, `coverers` and
-`covered` find, among the seated, one or all that cover a held conjunction, and all that it
-covers, as `model.normal.conjunction` defines it, itself not counted if it is seated. The kernels
-of `compiled_boxes` answer where numba is installed; without, `PlainBoxes` compares with every
-one that is seated.
+A conjunction is *held* first, which encodes it; it may then be kept, seated among the boxes and
+unseated. Equal conjunctions share one `Held` as long as it is kept. Among the seated conjunctions,
+`coverer` and `coverers` find one or all that cover a held conjunction, and `covered` finds all that
+it covers, as `model.normal.conjunction` defines it; the conjunction itself is excluded. With numba,
+the kernels of `compiled_boxes` answer; without it, `PlainBoxes` compares with every seated
+conjunction.
 """
 
 from collections.abc import Callable, Hashable

@@ -1,8 +1,8 @@
 """The numba engine: kernels over one block of memory.
 
-A thin shell: it packs what the kernels take, makes arrays larger when they ask for it, and
-keeps books of axes and codes that came or went. All state is in `Memory`; losing it costs
-nothing but adding the filters again.
+A thin wrapper: it packs the arguments of the kernels, grows arrays when they request it, and tracks
+axes and codes that were added or removed. All state is in `Memory`; losing it only costs adding the
+filters again.
 """
 
 import struct
@@ -109,7 +109,7 @@ class CompiledEngine:
         self.learn_pattern(code, attribute, at.EQUALS, text.encode())
 
     def reserve_codes(self, count: int) -> None:
-        """Make room for so many codes."""
+        """Reserve room for a number of codes."""
         if count > self.memory.context[at.CODE_CAPACITY]:
             self.memory.grow(at.CODE_CAPACITY, count)
 
@@ -252,7 +252,7 @@ class CompiledEngine:
         return self.memory.integers(at.DOUBTS)[:count]
 
     def ids(self, count: int) -> list[int] | None:
-        """The ids of so many owners that the last `search_one` found, if they are at hand."""
+        """The ids of the owners that the last `search_one` found, if available."""
         if self._ids is None or count > at.NAMED_MAX:
             return None
         ids: list[int] = self._named[:count].tolist()

@@ -1,11 +1,12 @@
-"""Boxes behind kernels.
+"""Covering queries with compiled kernels.
 
-The kernels answer for boxes of single ranges and codes; where a conjunction has more to it
-(several ranges, kinds, a residue) they narrow down, and the conjunctions themselves are compared.
+The kernels decide for boxes of single ranges and codes. If a conjunction has other constraints
+(several ranges, kinds, a residue), they narrow down the candidates, and the conjunctions themselves
+are compared.
 
-A plain conjunction reaches them as MessagePack and in one call (see `kernels.message`); any
-other is spelled by the schema first. State: an engine and a schema of their own, rebuilt from
-the conjunctions.
+A plain conjunction is passed to the kernels as MessagePack in one call
+(`kernels.read_conjunction`); the schema encodes any other first. State: a separate engine and
+schema, rebuilt from the conjunctions.
 """
 
 import struct
@@ -125,7 +126,7 @@ class CompiledBoxes(Generic[H]):
             return self._schema.spell(conjunction)
 
     def _sweep(self) -> None:
-        """Give back attributes that nothing names any more."""
+        """Release attributes that are no longer used."""
         for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
             self._engine.close_axis(attribute, space)
         self._desk.forget_names()

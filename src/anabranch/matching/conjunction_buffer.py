@@ -1,8 +1,8 @@
-"""The desk: where conjunctions are laid out for the kernels of covering.
+"""Buffers in which conjunctions are encoded for the covering kernels.
 
-It has a buffer for the message and one for the words a conjunction becomes, and the glossary that
-`kernels.message` looks names and texts up in. Texts that are forgotten keep their slot until the
-table is half full; then it is written anew. State: what the schema knows too.
+There is a buffer for the message, one for the encoded words, and the table in which
+`kernels.read_conjunction` looks up names and texts. Released texts keep their slot until the table
+is half full; then it is rebuilt. State: derived from the schema.
 """
 
 import numpy as np
@@ -34,13 +34,13 @@ class Desk:
         self.vector[number] = array.ctypes.data
 
     def reserve_words(self, count: int) -> None:
-        """A buffer for so many words."""
+        """A buffer for a number of words."""
         self.words: Words = np.zeros(count, np.int64)
         self.words_view = self.words.data.cast("B")
         self._put(on.WORDS, self.words)
 
     def reserve_message(self, size: int) -> None:
-        """A buffer for a message of so many bytes, and some for looking ahead."""
+        """A buffer for a message, with some bytes of lookahead."""
         self._message = np.zeros(size + 64, np.uint8)
         self.message_bytes = size
         self.message_view = self._message.data
@@ -64,7 +64,7 @@ class Desk:
         raw = text.encode()
         room = self._letters_used + len(raw) <= len(self._letters)
         if not room or 2 * (self._slots_used + 1) > int(self.vector[on.MASK]):
-            self._write_anew(len(raw))
+            self._rebuild(len(raw))
         self._write(owner, raw, number)
 
     def forget(self, owner: int, text: str) -> None:
@@ -85,7 +85,7 @@ class Desk:
         slot = on.enter_word(self.vector, owner, first, len(raw), number)
         self._known[(owner, raw)] = (number, slot)
 
-    def _write_anew(self, more_bytes: int) -> None:
+    def _rebuild(self, more_bytes: int) -> None:
         """Make room for one more by a larger table, or by leaving out what was forgotten."""
         slots = int(self.vector[on.MASK]) + 1
         while slots < 4 * (len(self._known) + 1):

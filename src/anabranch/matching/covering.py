@@ -1,16 +1,16 @@
-"""The covering table: which conjunctions make which others superfluous.
+"""The covering table: finds conjunctions that others make redundant.
 
-A broker tells its neighbours only what they do not know already: the *roots*, conjunctions that
-no other in the table covers. Everything else hangs on a witness, one root that covers it.
-Rules:
+A broker sends its neighbours only the *roots*: conjunctions that no other in the table covers.
+Every other conjunction has a witness, one root that covers it.
 
-1. `add` and `remove` say what changed among the roots, as ids. A covered conjunction changes
+Rules
+
+1. `add` and `remove` return the changes among the roots, as ids. A covered conjunction changes
    nothing.
-2. Of equal conjunctions the one that came first is the root; when it leaves, the next one takes
-   over.
-3. Covering is as `model.normal.relations.covers` has it: never claimed wrongly.
-4. When a root leaves, only what hung on it is looked at again. So a removal costs as much as it
-   had dependents, and nothing otherwise.
+2. Of equal conjunctions the first one added is the root; when it is removed, the next takes over.
+3. Covering is defined by `model.normal.relations.covers`: it is never claimed wrongly.
+4. When a root is removed, only the conjunctions with this witness are checked again. The cost of a
+   removal is proportional to their number.
 
 State: the conjunctions by id, rebuilt from the subscriptions; safe to lose.
 """
@@ -152,7 +152,7 @@ class CoveringTable:
         return node
 
     def _make_root(self, node: _Node) -> list[_Node]:
-        """Make a node a root; returns the roots that it covers, which are none any more."""
+        """Make a node a root; returns the former roots that it covers."""
         demoted = self._boxes.covered(node)
         self._boxes.seat(node)
         for other in demoted:
@@ -227,7 +227,7 @@ class Residues:
         self._few: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def grow(self, entries: int) -> None:
-        """There may be so many entries."""
+        """Reserve room for a number of entries."""
         if entries > len(self._has):
             more = np.zeros(max(entries, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate((self._has, more))
@@ -244,7 +244,7 @@ class Residues:
             self._entries.setdefault(part, {})[entry] = None
 
     def unseat(self, entry: int, conjunction: Conjunction) -> None:
-        """It has none any more."""
+        """Called when it has no dependents left."""
         self._few[entry] = False
         if not conjunction.residue:
             return

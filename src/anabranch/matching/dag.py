@@ -1,21 +1,21 @@
-"""The conjunction DAG: who covers whom directly.
+"""The conjunction DAG: the direct covering relations.
 
-Every distinct conjunction is a node; an edge leads from a coverer to what it covers, with
-nothing in between. Virtual time vectors read start times off it (Zhao's dissertation, 4.1.3).
-Properties, each kept by every update and tested against brute force:
+Every distinct conjunction is a node; an edge leads from a conjunction to each one that it covers
+directly. Virtual time vectors take start times from it (Zhao's dissertation, 4.1.3). Every update
+preserves these properties, which are tested against brute force:
 
 1. *Complete*: one node covers another exactly if there is a path from it, as far as `covers`
    can tell.
 2. *Minimal*: no edge where there is a longer path.
-3. Equal conjunctions share a node, and so do unequal ones that cover each other: there are no
-   cycles. A node lives as long as an id has it.
+3. Equal conjunctions share a node, and so do unequal ones that cover each other, so that there are
+   no cycles. A node exists as long as an id refers to it.
 
-A new node asks for all its coverers and all it covers; the direct ones are those with none of
-the others below or above them. On removal every coverer of the node is connected with every
-node it covered, unless another path is left.
+For a new node, all its coverers and all conjunctions that it covers are queried; the direct ones
+are those with none of the others between. On removal, every coverer of the node is connected with
+every node it covered, unless another path remains.
 
-While the kernels are deferred (`kernel_state`) a DAG starts with boxes that do without. Its first
-change after they are loaded moves all nodes to boxes with kernels.
+While the kernels are deferred (`kernel_state`), a DAG starts with boxes that do not use them. Its
+first change after they are loaded moves all nodes to boxes with kernels.
 
 State: rebuilt from the subscriptions; safe to lose.
 """
@@ -33,7 +33,7 @@ from anabranch.model.normal.conjunction import Conjunction
 
 
 class DagNode(Held, eq=False):
-    """One distinct conjunction. `payload` belongs to whoever uses the DAG."""
+    """One distinct conjunction. `payload` belongs to the user of the DAG."""
 
     #: The ids that have this conjunction, in the order of their coming.
     ids: dict[Hashable, None] = msgspec.field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What an index asks of an engine, and which engine it gets.
+"""The contract between an index and its engine, and the choice of the engine.
 
-Two engines keep the same contract: `compiled` (numba kernels) and `vectorised` (numpy alone,
-for machines without numba). Both know entries, axes and codes, nothing of ids or filters.
+Two engines implement the contract: `compiled` (numba kernels) and `vectorised` (numpy only, for
+machines without numba). Both handle entries, axes and codes, but no ids or filters.
 """
 
 import importlib.util
@@ -100,7 +100,7 @@ class Engine(Protocol):
         """So many doubtful entries that the last `search_one` found."""
 
     def ids(self, count: int) -> list[int] | None:
-        """The ids of so many owners that the last `search_one` found, if they are at hand."""
+        """The ids of the owners that the last `search_one` found, if available."""
 
     def search(self, events: Events) -> Found:
         """Everything that matches, event by event."""
@@ -132,7 +132,7 @@ def numba_is_here() -> bool:
 def make_engine(name: EngineName) -> Engine:
     """The engine of this name; `auto` is numba where it is installed."""
     if name not in ("auto", "numba", "numpy"):
-        raise LocalError(f"there is no engine {name!r}; use 'auto', 'numba' or 'numpy'")
+        raise LocalError(f"unknown engine {name!r}; use 'auto', 'numba' or 'numpy'")
     if name == "numba" and not numba_is_here():
         raise LocalError("numba is not installed; use engine='numpy' or install numba")
     if name == "numpy" or not numba_is_here():

@@ -1,16 +1,19 @@
-"""Events as messages: what a search takes.
+"""Events encoded as messages, the input of a search.
 
-A search reads MessagePack (see `kernels.reading`), which msgspec writes for many events at once in
-a fraction of the time a look at each attribute would take. A message says the same to every index
-and at any time, so an encoded event stays right whatever filters come and go.
+A search reads MessagePack (`kernels.read_event`), which msgspec encodes for many events at once, in
+a fraction of the time that inspecting each attribute would take. A message does not depend on the
+index, so an encoded event stays valid when filters are added or removed.
 
 Rules
-1. A value is exactly a str, an int of 64 bits, a float or a bool. That is asked here, since msgspec
-   writes a Decimal or a date as a text; all else shows when the message is written or read, and
-   then `plain_event` says what is wrong with which attribute.
-2. Names that are no str are names of nothing: `plain_event` leaves them out.
 
-This module keeps no state.
+1. A value is exactly a str, a 64-bit int, a float or a bool. This is checked here, because msgspec
+   encodes a Decimal or a date as text; all other errors appear when the message is written or read,
+   and then `plain_event` reports the attribute and the problem.
+2. `plain_event` ignores names that are not of type str.
+3. A batch of encoded events is searched without decoding any: a broker that forwards events, or
+   looks up their subscribers, has them as the bytes they were published in. One call handles a
+   whole frame. An event that the kernels cannot read or decide is answered with None; the caller
+   decodes that event and matches it alone.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -91,7 +94,9 @@ def plain_event(attributes: Attributes) -> Plain:
             raise EventError(f"attribute {name!r} is an integer that does not fit into 64 bits")
         if isinstance(name, str):
             if not (_is_text(name) and (type(value) is not str or _is_text(value))):
-                raise EventError(f"attribute {name!r} holds a lone surrogate, which is no text")
+                raise EventError(
+                    f"attribute {name!r} has a lone surrogate, which is not valid text"
+                )
             plain[str(name)] = value
     return plain
 
@@ -129,13 +134,7 @@ def encoded(events: Sequence[Asked] | Events) -> Events:
     return Events([event if type(event) is dict else own_attributes(event) for event in events])
 
 
-# Many encoded events at once, as an engine searches them: without decoding any.
-#
-# A broker that passes events on, or looks for those who want them, has them as the bytes they were
-# published in. All of a frame are asked about in one call, and what the kernels cannot read, or
-# leave in doubt, is answered with None: whoever asked decodes that one and asks about it alone.
-#
-# This module keeps no state.
+# -- batches of encoded events (rule 3) ------------------------------------------------------------
 
 
 class Bodies(NamedTuple):

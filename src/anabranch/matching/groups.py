@@ -1,8 +1,8 @@
-"""Destinations: the few links behind which many subscriptions lie.
+"""Destinations: groups of subscriptions behind the same link.
 
-A relay asks not who wants an event but over which links it must go. Every subscription may name
-a destination, any hashable value; they are numbered here, and a number is reused when the last
-subscription behind it is gone.
+A relay needs the links over which to forward an event, not the subscriptions that match. Every
+subscription may name a destination, any hashable value. Destinations are numbered here, and a
+number is reused after the last subscription with it is removed.
 """
 
 from collections.abc import Hashable

@@ -1,8 +1,12 @@
-"""The ids that callers give their subscriptions, by entry.
+"""The ids of subscriptions, by entry.
 
-While all ids are integers of 64 bits they are kept as such: an answer is then made by numpy
-alone, without touching a Python object per match. The first other id turns the array into one
-of objects.
+While all ids are 64-bit integers, they are stored as such: numpy then builds a result without a
+Python object per match. The first id of another type converts the array to objects.
+
+In a snapshot, text ids are two arrays: their bytes, concatenated, and the end of each. As Python
+objects, a million ids would have to be created in every process that opens the snapshot. The arrays
+are memory-mapped, and a text is created on demand. They have the layout of a text column in Arrow,
+so that a pipeline can return ids without creating any.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -77,14 +81,7 @@ def _is_integer(identity: Hashable) -> bool:
     return type(identity) is int and INT_MIN <= identity <= INT_MAX
 
 
-# Many texts as two arrays: their bytes, one after the other, and where each ends.
-#
-# A snapshot of an index has a million ids; as Python objects they would have to be made anew in
-# every process that opens it. As arrays they are mapped, and a text is made when somebody asks for
-# it. The arrays are those of a text column in Arrow, so a pipeline can hand out ids without making
-# any.
-#
-# State: the arrays, which are not changed.
+# -- texts as arrays -------------------------------------------------------------------------------
 
 
 #: Ids may be any Python text, lone surrogates included.

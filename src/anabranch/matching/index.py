@@ -1,27 +1,26 @@
-"""The matching index: which of a million filters does an event satisfy?
+"""The matching index: finds the filters, among millions, that an event matches.
 
     index = MatchIndex()
     index.add("cheap-ibm", "symbol = 'IBM' AND price < 50")
     index.match({"symbol": "IBM", "price": 49.5})        # ["cheap-ibm"]
 
-An event is an `Event`, a mapping of names to values, or an `Envelope`, which is matched as it
-arrived, without decoding its attributes; a `RemoteError` says that they are none.
+An event is an `Event`, a mapping of names to values, or an `Envelope`, which is matched without
+decoding its attributes; invalid attributes raise a `RemoteError`.
 
 Rules
-1. Exact for the whole language. What an engine cannot decide (a residue, a long text bound) it
-   narrows down, and the filter's own evaluation has the last word.
-2. An id is added once and removed once; adding it twice or removing an unknown one is an error
-   and changes nothing. A failed `add` changes nothing either.
-3. Single writer, any number of readers: every operation holds one lock, so it sees all of an
-   update or nothing of it, from whatever thread it comes. To match in parallel, `save` and
-   `load` elsewhere.
-4. The order of ids in an answer is not specified, but equal histories of calls give equal
-   answers.
-5. Losing an index costs nothing but adding the filters again; `save` writes a copy for other
-   readers.
-6. While the kernels are deferred (`kernel_state`) an index of the engine `auto` starts with numpy.
-   The first operation after they are loaded moves it to numba: all filters are added again, in
-   order.
+
+1. Results are exact for the whole language. If an engine cannot decide a condition (a residue, a
+   long text bound), it narrows down the candidates, and the filter itself is evaluated.
+2. An id is added once and removed once; adding it twice or removing an unknown one is an error and
+   changes nothing. A failed `add` changes nothing either.
+3. Single writer, any number of readers: every operation holds one lock, so that it sees an update
+   completely or not at all, from any thread. To match in parallel, `save` the index and `load` it
+   in other processes.
+4. The order of ids in a result is not specified, but equal sequences of calls give equal results.
+5. Losing an index only costs adding the filters again; `save` writes a copy for other readers.
+6. While the kernels are deferred (`kernel_state`), an index with the engine `auto` starts with
+   numpy. The first operation after they are loaded moves it to numba: all filters are added again,
+   in order.
 """
 
 import threading
@@ -281,7 +280,7 @@ class MatchIndex:
             self._schema.free_code(code)
 
     def _sweep(self) -> None:
-        """Give back attributes that no filter names any more."""
+        """Release attributes that no filter names any longer."""
         for attribute, space in self._schema.free_unused(self._engine.axis_is_used):
             self._engine.close_axis(attribute, space)
         self._engine.rewrite_names(self._schema.names)
@@ -314,7 +313,7 @@ class MatchIndex:
     def narrow(self, event: Asked) -> tuple[list[Hashable], list[tuple[Hashable, Check]]]:
         """`match` without its last step: ids that match for sure, and those in doubt, each with the
         check that decides it on the attributes of the event. An id in doubt may occur more than
-        once. The checks stay what they are whatever happens to the index."""
+        once. The checks do not change when the index does."""
         asked = event if type(event) in _AS_IT_IS else own_attributes(event)
         with self._lock:
             if self._early is not None:
@@ -490,5 +489,5 @@ class MatchIndex:
 
 def _at(conjunctions: tuple[Conjunction, ...], place: int) -> Conjunction:
     if not 0 <= place < len(conjunctions):
-        raise LocalError(f"there is no conjunction {place}; the filter has {len(conjunctions)}")
+        raise LocalError(f"conjunction {place} is out of range; the filter has {len(conjunctions)}")
     return conjunctions[place]

@@ -1,16 +1,18 @@
-"""Compile the kernels in a process of their own, then load them into this one.
+"""Compiles the kernels in a child process, then loads them into this one.
 
-Compiling takes a minute or two. In a thread it would slow the event loop down all that time, and
-the process could not end before it: a compiler that is torn out of its work crashes. So a child
-process compiles into the cache on disk (`kernels.cache`), and this process loads the result, which
-takes a second. Rules:
+Compiling takes a minute or two. In a thread it would slow down the event loop all that time, and
+the process could not exit before it finished, because an interrupted compiler crashes. Therefore a
+child process compiles into the cache on disk (`kernels.cache`), and this process loads the result
+in about a second.
 
-1. A mark in the cache says that all kernels a broker needs are in it, for this version of Python
-   and numba, this processor and these sources. Where it is, there is no child.
-2. Of all processes that share a cache one compiles; the others wait for it. Of one process one
+Rules
+
+1. A marker in the cache records that it has all kernels that a broker needs, for this version of
+   Python and numba, this processor and these sources. If it exists, no child is started.
+2. Of all processes that share a cache, one compiles and the others wait; within a process, one
    thread does. So a network of ten brokers on a new machine compiles once.
-3. `close` ends the child. Kernels that it finished stay in the cache.
-4. A child that fails is not an error: this process compiles by itself then, and says what is wrong.
+3. `close` ends the child. Kernels that it has finished stay in the cache.
+4. If the child fails, this process compiles the kernels itself and logs the problem.
 
 State: the child. The mark and a lock file are in the cache directory, and safe to delete.
 """

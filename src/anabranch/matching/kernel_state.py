@@ -1,18 +1,20 @@
 """Whether this process uses the compiled kernels yet.
 
 Compiling the kernels takes a minute, once on a machine; loading them from the cache takes a second,
-once in a process. A program that can wait uses them at once, and the first index it makes waits. A
-broker cannot: it *defers* the kernels and has a thread load them. Rules:
+once per process. A program that can wait uses them at once, and the first index it creates waits. A
+broker cannot wait: it *defers* the kernels and loads them in a thread.
+
+Rules
 
 1. While the kernels are deferred, a new index or DAG that may choose its engine starts without
    them. It keeps what it needs to move to them later.
 2. When they are loaded, each index and each DAG moves with its next operation, in its own thread,
    under its own lock. Its answers stay the same, up to their order.
-3. A move takes as long as adding everything once more. Whoever defers the kernels therefore bounds
-   what is added meanwhile (`node.kernel_warmup`).
+3. A move takes as long as adding everything again. The caller that defers the kernels therefore
+   limits what is added until then (`node.kernel_warmup`).
 
-State: who defers, and whether the kernels are loaded, for the whole process, because numba keeps
-one copy of a kernel for the whole process.
+State: whether the kernels are deferred, and whether they are loaded, for the whole process, because
+numba keeps one copy of a kernel per process.
 """
 
 import threading

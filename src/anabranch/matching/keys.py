@@ -1,10 +1,9 @@
 """Numbers and texts as sortable 64-bit keys, in Python.
 
-The kernels compare keys, not values; `kernels.keys` says how a number becomes one. Texts have
-keys too: their first seven bytes, then a byte that tells their length up to eight. Keys of
-texts sort as the texts do, and two texts of at most seven bytes have equal keys only if they
-are equal. So a bound of at most seven bytes is decided by keys alone; a longer one only narrows
-down.
+The kernels compare keys, not values; `kernels.keys` defines the keys of numbers. The key of a text
+is its first seven bytes, then a byte with its length up to eight. Keys of texts sort like the
+texts, and two texts of at most seven bytes have equal keys only if they are equal. So keys decide a
+bound of at most seven bytes; with a longer one they only narrow down the candidates.
 """
 
 import struct

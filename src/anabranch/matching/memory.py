@@ -148,7 +148,7 @@ _FIRST_CAPACITY: dict[int, int] = {
 }
 
 
-#: Arrays whose size is no matter of a capacity counter.
+#: Arrays whose size does not depend on a capacity counter.
 _UNGROUPED = (
     at.HASH,
     at.PATTERN_HASH,

@@ -1,7 +1,7 @@
-"""The book of names: which attribute an event means, for the kernels.
+"""The table of attribute names that the kernels use to resolve the attributes of an event.
 
-Names come one by one when filters first use them, and are written anew when some were given back.
-State: what the schema knows too.
+A name is added when a filter first uses it; the table is rebuilt when names are released. State:
+derived from the schema.
 """
 
 from collections.abc import Sequence

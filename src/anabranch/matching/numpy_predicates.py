@@ -109,7 +109,7 @@ class Placed:
         self._coded[code] = (attribute, text)
 
     def drop_code(self, code: int) -> None:
-        """A code stands for nothing any more."""
+        """Release a code."""
         del self._codes[self._coded.pop(code)]
 
     def open_axis(self, axis: int, attribute: int, space: int) -> None:

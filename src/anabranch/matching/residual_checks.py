@@ -1,10 +1,11 @@
-"""What the engines leave undecided: residues, and constraints beyond their keys.
+"""Residual checks: conditions that the engines cannot decide, evaluated on the event itself.
 
-An entry in doubt has a check here. The engine reports it when everything it can decide holds;
-the check then evaluates what is left, exactly, on the event itself.
+These are residues, and constraints beyond the keys of the engines. An entry with such conditions
+has a check here. The engine reports the entry as a candidate when everything it can decide holds;
+the check then evaluates the remaining conditions exactly.
 
-What is left can be written down, for a snapshot. Of a snapshot a check is made when the engine
-first reports its entry: most are never needed.
+Checks can be stored in a snapshot. A loaded snapshot creates a check when the engine first reports
+its entry; most are never needed.
 """
 
 from collections.abc import Callable, Iterable, Iterator

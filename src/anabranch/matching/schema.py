@@ -1,13 +1,13 @@
-"""Attributes, axes and codes: how filters and events are spelled for the engines.
+"""Attributes, axes and codes: the encoding of filters and events for the engines.
 
-An attribute gets a number when the first filter names it, and an *axis* for every way in which
-filters look at it: by kind (is it there, is it TRUE), as a number, by code (text equality), in
-text order. A text that some filter compares for equality gets a *code*; an event's text that
-has none equals none of them. `predicates` turns one conjunction into tests on axes, as the
-words of a record (see `kernels.layout`).
+An attribute gets a number when a filter first names it, and an *axis* for every kind of condition
+on it: by kind (is it present, is it TRUE), as a number, by code (text equality), in text order. A
+text that some filter compares for equality gets a *code*; a text without a code in an event equals
+none of them. `predicates` encodes one conjunction as tests on axes, as the words of a record
+(`kernels.layout`).
 
-State: names, axes and codes that some entry refers to. Codes are given back when the last entry
-that names them goes; attribute numbers are swept up when they run out. All of it is rebuilt
+State: names, axes and codes that some entry refers to. A code is released when the last entry that
+uses it is removed; unused attribute numbers are collected when they run out. All of it is rebuilt
 from the filters.
 """
 
@@ -30,10 +30,8 @@ from anabranch.model.normal.quick_normal_form import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.value_set import ValueSet
 
-# The spelling of a conjunction: the words that the engines take, and what these leave open.
-#
-# `schema` writes spellings; `kernels.layout` says what the words of a record mean. A spelling is
-# made for one `insert` and forgotten.
+# The encoding of a conjunction for the engines, and its residual conditions. It is created for one
+# `insert` and then discarded; `kernels.layout` defines the words of a record.
 
 
 class Spelling:
@@ -128,7 +126,7 @@ class Schema:
         #: Code → (attribute number, its text, or kind and literal of its pattern); None when free.
         self.texts: list[tuple[int, str | tuple[int, bytes]] | None] = []
         self._free_codes: list[int] = []
-        #: Codes made since somebody emptied this list: whoever refuses a filter gives them back.
+        #: Codes created since the list was last emptied, to be released if a filter is rejected.
         self.fresh: list[int] = []
 
     # -- attributes, axes, codes --------------------------------------------------------------
@@ -204,7 +202,7 @@ class Schema:
         return code
 
     def free_code(self, code: int) -> None:
-        """Nobody names this code any more."""
+        """Release a code that no entry uses any longer."""
         known = self.texts[code]
         assert known is not None
         attribute, text = known

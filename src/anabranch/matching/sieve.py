@@ -1,19 +1,20 @@
-"""A sieve: one filter over very many encoded events, most of which are not decoded for that.
+"""A sieve: matches one filter against very many encoded events, mostly without decoding them.
 
     sieve = Sieve(Filter.parse("symbol = 'IBM' AND price < 50"))
     verdicts = sieve.sift(messages, stops)
 
-An index of one filter, asked in the other direction: not which filters want an event, but which
-events a filter wants. Events come as their maps of attributes, one after the other, in MessagePack.
-Rules:
+This is an index of one filter, used in the opposite direction: it finds the events that a filter
+matches. Events are given as their attribute maps, concatenated, in MessagePack.
 
-1. A verdict is 1 (the event matches), 0 (it does not) or -1: the kernels cannot say, because a
-   value is unusual or the filter has a condition of a rare form. The filter itself decides those.
-2. The maps were checked when their events were published. Whatever they hold, no byte outside of
-   them is read; but two values of one name are noticed only where the filter has that name.
-3. One thread at a time.
+Rules
 
-State: an index, made of the filter; safe to lose. Needs numba.
+1. A verdict is 1 (the event matches), 0 (it does not) or -1: the kernels cannot decide, because a
+   value is unusual or the filter has a condition of a rare form. The caller evaluates the filter.
+2. The maps were validated when their events were published. For any content, no byte outside of
+   them is read; but duplicate names are detected only if the filter uses the name.
+3. Not thread-safe.
+
+State: an index, built from the filter; safe to lose. Requires numba.
 """
 
 import numpy as np
@@ -40,7 +41,7 @@ class Sieve:
     def sift(self, messages: NDArray[np.uint8], stops: Words) -> NDArray[np.int8]:
         """A verdict on each of the events whose attributes end at `stops` among the messages.
 
-        The messages cannot be written any more after that."""
+        After that the messages are read-only."""
         return self._engine.sift(messages, stops)
 
     @property

@@ -1,23 +1,23 @@
-"""An index as one file of arrays, to be matched with elsewhere.
+"""Snapshots: an index as one file of arrays, for matching in other processes.
 
     head    magic 16   format 4   bytes of the contents 4   bytes of the file 8   CRC-32s 4 + 4
     contents, as JSON: what parts there are, and the names of attributes
     parts, each at a multiple of 64 bytes: the arrays of a compiled index, ids, what is left to
     evaluate, destinations
 
-`write` makes such a file, and `read` maps it into memory, so that any number of processes share one
-copy and none of them waits: opening takes some milliseconds, however many subscriptions there are.
-A loaded index answers like the one that was saved, and refuses changes. Numbers are little-endian.
+`write` creates such a file, and `read` maps it into memory, so that any number of processes share
+one copy. Opening takes some milliseconds, regardless of the number of subscriptions. A loaded index
+gives the same results as the saved one and rejects changes. Numbers are little-endian.
 
-1. The file is written beside its place and moved there whole; a reader never sees half of one, and
-   one that has mapped the file before goes on with what it has.
-2. Ids and destinations must be texts or integers of 64 bits.
-3. A file that is cut off, of another format, or no snapshot at all is an error that says so. The
-   head and the contents are always checked, the parts only with `verify`: reading them all is what
-   takes time.
-4. Only a snapshot is ever replaced by one; any other file or directory is left alone.
-5. Filters that the kernels do not decide alone are stored as what is left of them, and evaluated
-   by the reader.
+1. The file is written under another name and renamed atomically; a reader that has mapped the
+   previous file keeps using it.
+2. Ids and destinations must be texts or 64-bit integers.
+3. A file that is truncated, of another format, or not a snapshot is an error. The head and the
+   contents are always verified, the parts only with `verify`, because reading all of them takes
+   time.
+4. A snapshot replaces only another snapshot; any other file or directory is left unchanged.
+5. For filters that the kernels cannot decide alone, the residual conditions are stored, and the
+   reader evaluates them.
 """
 
 import mmap
@@ -123,7 +123,7 @@ def copy(source: Path, path: Path) -> None:
 def _put(path: Path, write: Callable[[Path], object]) -> None:
     """Let a file be there as a whole (rules 1 and 4)."""
     if path.exists() and not is_snapshot(path):
-        raise SnapshotError(f"{path} exists and is no snapshot; it is left alone")
+        raise SnapshotError(f"{path} exists and is not a snapshot; choose another path")
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fresh.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -212,7 +212,7 @@ def read(path: Path, verify: bool) -> tuple[Memory, Snapshot]:
 def _read_contents(path: Path, mapped: mmap.mmap | bytes) -> Contents:
     start = _HEAD.size + _CHECK.size
     if mapped[: len(_MAGIC)] != _MAGIC or len(mapped) < start:
-        raise SnapshotError(f"{path} is no snapshot of an index")
+        raise SnapshotError(f"{path} is not a snapshot of an index")
     magic_to_sum = mapped[: _HEAD.size]
     _, format, length, size, checksum = _HEAD.unpack(magic_to_sum)
     if format != FORMAT:

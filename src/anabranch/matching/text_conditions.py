@@ -1,4 +1,4 @@
-"""Patterns in filters: which conditions on a text the kernels can look for by a literal.
+"""Text conditions of filters that the kernels can evaluate by looking up a literal.
 
 x LIKE '%abc'      ends with abc          exactly that
 x LIKE '%abc%'     contains abc           exactly that

@@ -1,9 +1,9 @@
-"""The book of text patterns: literals that texts begin with, end with, contain or are.
+"""The table of text patterns: literals that texts start with, end with, contain or equal.
 
-`kernels.patterns` finds which of them a text satisfies. Here is kept what it reads: the
-literals one after the other, the table by hash, and for each attribute the (kind, length) pairs
-that occur, but for whole texts, which are looked up at once. Literals of patterns that are gone are
-swept out when they outweigh the rest. State: rebuilt from the filters.
+`kernels.patterns` finds the patterns that a text satisfies. This module maintains its input: the
+concatenated literals, a hash table, and for each attribute the (kind, length) pairs that occur,
+except for whole texts, which are looked up directly. Literals of removed patterns are collected
+when they outweigh the rest. State: rebuilt from the filters.
 """
 
 import numpy as np
@@ -87,7 +87,7 @@ class TextPatternBook:
                 put_pattern(memory.context, code)
 
     def _sweep(self) -> None:
-        """Write the literals anew, without those of forgotten patterns."""
+        """Rewrite the literals without those of removed patterns."""
         memory = self._memory
         self._literal_bytes = 0
         self._dead_bytes = 0

@@ -1,12 +1,12 @@
-"""The numpy engine: the same answers without compiled kernels.
+"""The numpy engine: the same results without compiled kernels.
 
-Entries that share an access point (symbol = 'IBM') stand in one list; an event looks only into
-the lists of its own points and into the list of those without one, and tests the single ranges
-of all these candidates in a few numpy calls. Tests of other forms are made one by one, in
-Python, on what remains. It is there for machines without numba; on the stock workload it took
-about a hundred times as long as the kernels.
+Entries that share an access point (symbol = 'IBM') are in one list. An event searches only the
+lists of its own access points and the list of entries without one, and tests the single ranges of
+all these candidates in a few numpy calls. Other tests are made one by one, in Python, on the
+remaining candidates. This engine is for machines without numba; on the stock workload it took about
+a hundred times as long as the kernels.
 
-State: predicates in parallel arrays, entries pointing into them; removed ones are swept out
+State: predicates in parallel arrays, with entries pointing into them; removed ones are collected
 when they outnumber the rest.
 """
 

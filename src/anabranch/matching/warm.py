@@ -1,9 +1,8 @@
-"""Run every kernel once, so that all are compiled, loaded and in the cache on disk.
+"""Runs every kernel once, so that all are compiled, loaded and cached on disk.
 
-The first use of an index on a machine compiles its kernels, which takes the better part of a
-minute; afterwards they are loaded from the cache beside the package. `anabranch warm` runs this
-before anything is timed or started. Loading takes a second, too, once in every process. Without
-numba there is nothing to do.
+The first use of an index on a machine compiles its kernels, which takes most of a minute; later
+they are loaded from the cache beside the package, which takes a second per process. `anabranch
+warm` runs this in advance. Without numba there is nothing to do.
 """
 
 import tempfile

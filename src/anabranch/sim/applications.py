@@ -1,8 +1,8 @@
 """Simulated applications: publishers and subscribers on top of the real client session.
 
-They do what people's programs do: connect, publish, subscribe, unsubscribe, lose their connection,
-come back, move to another broker, forget everything. What they are told goes into the history.
-After `calm` they only stay connected.
+They behave like real programs: connect, publish, subscribe, unsubscribe, lose their connection,
+reconnect, move to another broker, lose their state. Everything they receive is recorded in the
+history. After `calm` they only stay connected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -240,12 +240,12 @@ class SimPublisher(Application):
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
         elif isinstance(effect, TellPublishRefused) and effect.final:
-            self._begin_anew(self.elsewhere())
+            self._restart(self.elsewhere())
 
     def flee(self, edge: str) -> None:
         """Only the old home knows the fate of what is unconfirmed."""
         if self.session.may_move_publisher() or self.world.hosts[self.home].is_gone:
-            self._begin_anew(edge)
+            self._restart(edge)
 
     def is_settled(self, _heads: dict[str, int]) -> bool:
         """Whether everything is confirmed."""
@@ -258,11 +258,11 @@ class SimPublisher(Application):
             self.leave()
         elif kind < 0.75:
             # A new process that remembers nothing but its incarnation.
-            self._begin_anew(self.home)
+            self._restart(self.home)
         elif self.session.may_move_publisher():
-            self._begin_anew(rng.choice(edges))
+            self._restart(rng.choice(edges))
 
-    def _begin_anew(self, home: str) -> None:
+    def _restart(self, home: str) -> None:
         self.history.append(told.Abandoned(self.world.now, self.name, self.incarnation))
         self.leave()
         self.home = home

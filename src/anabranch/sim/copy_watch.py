@@ -1,16 +1,16 @@
-"""Watching the paths that copies take through a mesh.
+"""Checks the paths that copies of events take through a mesh.
 
-1. A broker passes a target on at most once, to one neighbour, and with a smaller distance than it
-   came with (`second-path`, `rising-distance`). It adds none (`stray-target`). A neighbour gets one
-   copy, for all targets behind it (`second-copy`).
-2. So does an origin with its own ticks: each goes to a neighbour in one copy, and to a target once,
-   but for ticks that somebody asked for again (`second-copy`, `second-path`).
-3. The bound on hops, which is there in case the above is wrong, never fires (`hop-bound`). It is
-   looked at after every step: a broker that is killed takes its counters along.
-4. No edge gets a tick twice that is meant for it, and with fixed paths no broker gets one twice;
-   see `repetitions`.
+1. A broker forwards a target at most once, to one neighbour, and with a smaller distance than it
+   arrived with (`second-path`, `rising-distance`). It adds no targets (`stray-target`). A neighbour
+   receives one copy for all targets behind it (`second-copy`).
+2. The same holds for an origin and its own ticks: each is sent to a neighbour in one copy, and to a
+   target once, except for ticks that were requested again (`second-copy`, `second-path`).
+3. The hop limit, a safeguard against violations of rules 1 and 2, is never reached (`hop-bound`).
+   It is checked after every step, because a killed broker loses its counters.
+4. No edge receives a tick twice that is meant for it, and with fixed paths no broker receives one
+   twice; see the rules below.
 
-Copies that are too large for a frame would be sent in two; nothing here is.
+A copy that is too large for a frame would be sent in two; no event here is that large.
 
 Prior art: properties 1 and 2 of the spec PADRES, as they hold with targets and distances.
 """
@@ -36,7 +36,7 @@ REST_S = 5.0
 
 
 class Repetitions:
-    """What comes twice in a mesh although nobody asked for it, whatever goes wrong.
+    """Finds ticks that arrive twice in a mesh without a request, under any faults.
 
     1. An edge gets a tick that is meant for it once (`second-path`): there is one path for each
        target, whether paths are fixed or not.
@@ -51,7 +51,7 @@ class Repetitions:
        once, and the former one later; until then both have it in their tables, and a tick that has
        targets behind both comes from both. So a second copy is excused if, since the tick was first
        sent, the broker was in the tables of two others, or those who had it there changed.
-    6. Whatever an excused copy makes others send.
+    6. Copies that other brokers send because of an excused copy.
 
     7. Rule 5 would excuse a broker for ever that stays in the tables of two others. That is a
        mistake of its own, and looked for in the end (`two-parents`).

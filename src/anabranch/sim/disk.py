@@ -1,8 +1,9 @@
-"""A disk that forgets what was not synced.
+"""A simulated disk that loses unsynced writes.
 
-It keeps the bytes of a real log (`store.segment`) and a catalog. A crash keeps any beginning of the
-unsynced bytes, torn wherever it likes, the rest gone or zeros; and any beginning of the unsynced
-puts, independently. After a sync comes a seal, as the log format demands.
+It stores the bytes of a real log (`store.segment`) and a catalog. A crash keeps a random prefix of
+the unsynced bytes, torn at any position, with the rest missing or zero; and, independently, a
+random prefix of the unsynced catalog writes. Every sync is followed by a seal, as the log format
+requires.
 """
 
 import copy
@@ -104,7 +105,7 @@ class Disk:
         del self._puts[:count]
 
     def read(self, first: int, last: int, bytes_max: int) -> tuple[bytes, ...]:
-        """Records from `first` on, at most up to `last` and about so many bytes."""
+        """Records from `first` on, up to `last` or about a number of bytes."""
         found: list[bytes] = []
         size = 0
         for tick in range(first, last + 1):

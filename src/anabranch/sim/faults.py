@@ -1,8 +1,19 @@
-"""What goes wrong in a simulation, when, and how it is put right again.
+"""Fault injection: the kinds of faults, their schedule, and healing.
 
-Each kind of fault strikes at random times with the rate of the plan. `heal` ends them all: blocks
-are opened, brokers are started, clocks stay as they are. A network that was divided is joined by
-few links (see `dividing`).
+Each kind of fault strikes at random times with the rate in the plan. `heal` ends them all: blocked
+links are opened, brokers are started; clocks stay as they are.
+
+The faults of a simulation are drawn from the seed or requested as text: `any` leaves them to the
+seed, `none` has none, and otherwise the text is a list such as `kill=0.5,partition,repeat=0.1`, in
+which a kind without a number gets the rate in `KINDS`. Kinds that are not in the list do not occur.
+The rest of a plan does not depend on the faults, except that a long partition extends the plan by
+its duration.
+
+Long partitions. Other faults last for seconds, in which retry intervals stay short. A long
+partition cuts off one broker, or about half of them, until everything is healed; by then brokers
+retry rarely. Healing restores the minimum where routing supports any graph: one link between two
+parts. No broker is helped by neighbours that all reconnect at once, so all guarantees must be kept
+by brokers that learn of that one link. The other links stay broken to the end.
 """
 
 import math
@@ -15,14 +26,7 @@ from anabranch.model.errors import LocalError
 from anabranch.model.network import Network
 from anabranch.sim.world import Queue, SimLink, World
 
-# A network that is in parts for minutes, and held together by few links afterwards.
-#
-# Faults that come and go last for seconds, in which no pause between two questions gets long. Here
-# one broker, or about half of them, are cut off from the others until all is healed: by then
-# everybody who misses somebody asks seldom. What heals is the least that there can be where routing
-# goes over any graph: one link between two parts. Nobody gets help from neighbours that all come
-# back at once, and all promises have to be kept by what hears of that link. The others stay broken
-# to the end.
+# -- long partitions -------------------------------------------------------------------------------
 
 
 class Division:
@@ -68,12 +72,7 @@ class Division:
         return [wire for wire in found if wire in self._broken]
 
 
-# Which faults a simulation has, and how often: what the seed draws, or what somebody asked for.
-#
-# Asked for is a text: `any` leaves it to the seed, `none` has no faults, and otherwise it is a list
-# such as `kill=0.5,partition,repeat=0.1`, in which a kind without a number gets the one in `KINDS`.
-# Kinds that are not in the list do not occur. The rest of a plan does not depend on the mix, but
-# where a network is divided: the plan is stretched by as long as that takes.
+# -- the mix of faults -----------------------------------------------------------------------------
 
 
 ANY = "any"
@@ -145,7 +144,7 @@ def asked_mix(text: str) -> FaultMix | None:
         kind, equals, number = part.strip().partition("=")
         if kind not in KINDS:
             raise LocalError(
-                f"there is no kind of fault {kind!r}; there are {', '.join(KINDS)},"
+                f"unknown kind of fault {kind!r}; choose from {', '.join(KINDS)},"
                 f" or {ANY} or {NONE} alone"
             )
         field = f"{kind}_s" if kind in _SECONDS else kind.replace("-", "_")

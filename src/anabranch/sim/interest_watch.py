@@ -1,8 +1,8 @@
-"""Looking into the brokers of a simulation: does everybody let through what they claim to know?
+"""Checks the S-Λ invariant in a simulation: brokers forward every event they claim to cover.
 
-A presence that knows version v of an edge claims to know every subscription whose version is at
-most v. Whatever such a subscription matches, the presence must let through towards the edge: that
-is the S-Λ invariant, checked by trying every event of the small domain.
+A presence with interest version v of an edge claims to cover every subscription of the edge with a
+version of at most v. It must forward every event that matches such a subscription towards the edge.
+This S-Λ invariant is checked with every event of the small domain.
 """
 
 from collections.abc import Iterable

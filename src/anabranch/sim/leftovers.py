@@ -1,18 +1,21 @@
-"""Leftovers: what brokers of a calm network still know, or want, although nothing asks for it.
+"""Finds leftover state: interest and trees that brokers of a calm network should have dropped.
 
-Looked at once, when all is healed and has settled. Where something is still under way (a version
-that was not told, an edition that has not come), nobody can say what is too much, and nothing is
-said. Rules:
+The check runs once, after everything is healed and has settled. While an update is still in
+progress (a version not yet sent, an edition not yet received), excess state cannot be identified
+and nothing is reported.
 
-1. Tree: where everything behind a direction is known to the last version, every conjunction that
-   is wanted there is one of a living subscription. Coarse conjunctions are nobody's, so networks
-   that coarsen are left out.
-2. Mesh: what an origin knows of an edge, to the last version and edition, are conjunctions of
-   living subscriptions there, and each meets something that is advertised at the origin.
-3. Mesh: every tree that a broker knows is the first one of an edge, or one that the newest
-   advertisements of its root name.
-4. Mesh: an edge is on a further tree only if its interest meets an advertisement of that tree.
-5. Mesh: nothing is known of brokers that are not in the network.
+Rules
+
+1. Tree: if a broker has the last version of all interest in a direction, every conjunction there
+   belongs to a live subscription. Coarse conjunctions belong to none, so networks that coarsen are
+   skipped.
+2. Mesh: the interest of an edge at an origin, at its last version and edition, consists of
+   conjunctions of live subscriptions there, each of which intersects an advertisement at the
+   origin.
+3. Mesh: every tree at a broker is the first tree of an edge, or one that the newest advertisements
+   of its root name.
+4. Mesh: an edge is on a further tree only if its interest intersects an advertisement of that tree.
+5. Mesh: no state remains of brokers that are not in the network.
 
 Prior art: Zhao 2006, Theorem 3.3 (rule 1).
 """

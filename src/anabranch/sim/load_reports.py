@@ -1,11 +1,11 @@
-"""Reports of how busy links and brokers are, as a process would make them.
+"""Simulated load reports of links and brokers.
 
-Every `every_s` the broker at either end of a link hears how many bytes it gave to it, how many
-arrived, and how many are on the way, unless there is nothing to say and was nothing before.
+Every `every_s` each end of a link receives the number of bytes it sent, the number that arrived,
+and the number in flight, unless the link is and was idle.
 
-How busy a broker is has no meaning in virtual time, so it is drawn: most are idle or at work, some
-overloaded, and some say what cannot be, as far as a neighbour can tell. It changes now and then,
-until the world is calm.
+CPU load has no meaning in virtual time, so it is drawn at random: most brokers are idle or busy,
+some are overloaded, and some report implausible values. It changes occasionally until the world is
+calm.
 """
 
 from random import Random

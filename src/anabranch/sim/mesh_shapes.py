@@ -1,14 +1,15 @@
-"""Meshes for simulations: rings, full meshes, and random graphs; and what becomes of them.
+"""Meshes for simulations: rings, full meshes and random graphs, and changes of them.
 
-`draw_mesh` gives the network of a seed. The other functions give the network that another one
-becomes when an operator adds or removes a link or a broker; None where there is nothing to add or
-remove. Rules:
+`draw_mesh` returns the network of a seed. The other functions return the network after an operator
+adds or removes a link or a broker; None if there is nothing to add or remove.
 
-1. Every graph is connected, and stays so: a link that holds it together is not removed, and where a
-   broker did, its neighbours get links in its place.
+Rules
+
+1. Every graph is connected and stays so: a link whose loss would split it is not removed, and when
+   such a broker is removed, its neighbours get links in its place.
 2. At least two brokers have clients. Edges are called `e1`, `e2`, … and relays `m1`, `m2`, …
-3. A random graph of degree d has a random tree in it, and more links until every broker has d of
-   them or a link to everybody; a few have more.
+3. A random graph of degree d contains a random tree, and further links until every broker has d
+   links or a link to every other; a few have more.
 """
 
 from collections.abc import Iterable
@@ -29,7 +30,7 @@ DEGREES = (2, 6)
 
 
 def draw_mesh(rng: Random, kind: MeshKind = "any", brokers: int | None = None) -> Network:
-    """A mesh of this kind, of so many brokers or of as many as it comes to."""
+    """A mesh of this kind, with a given or a random number of brokers."""
     if kind == "any":
         kinds: tuple[MeshKind, ...] = ("ring", "full", "random", "large")
         kind = rng.choices(kinds, (25, 15, 57, 3))[0]
@@ -65,7 +66,7 @@ def full_mesh(names: list[str], relays: list[str]) -> Network:
 
 
 def random_mesh(rng: Random, names: list[str], relays: list[str], degree: int) -> Network:
-    """A connected graph whose brokers have so many links each, or a few more."""
+    """A connected graph whose brokers have a given number of links each, or a few more."""
     near: dict[str, set[str]] = {name: set() for name in names}
     links: list[Link] = []
 

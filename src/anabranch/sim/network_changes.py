@@ -1,18 +1,20 @@
-"""A network that changes while it runs: brokers and links join and go, edges depart and go.
+"""Network changes in a simulation: brokers and links are added and removed, edges depart.
 
-Now and then the operator of a simulation makes another network of the present one. Every change is
-a new revision; brokers take it one by one, at different times, each by a restart from its disk, and
-have no link to a broker with another revision meanwhile. Rules:
+Occasionally the simulated operator changes the network. Every change is a new revision. Brokers
+adopt it one by one, at different times, each by a restart from its disk, and have no link to a
+broker with another revision until then.
 
-1. A relay is added to an inner site, or leaves one that has others. An edge joins below an inner
-   site. In a mesh, relays and edges come with links to others, and links come and go themselves.
-   These changes come at any time, also while the one before is not taken by all.
-2. An edge is first told to depart. When it says that it is drained, the others get a network
-   without it, and it is gone for good. If it takes too long, it is wanted back: the same network
-   under the next revision.
-3. A broker that is down takes the newest network when it starts.
+Rules
 
-A source of chance of its own decides.
+1. A relay is added to an inner site, or removed from one that has others. An edge joins below an
+   inner site. In a mesh, relays and edges are added with links, and links are added and removed.
+   These changes happen at any time, even before all brokers have adopted the previous one.
+2. An edge is first signalled to depart. When it reports that it is drained, the others get a
+   network without it, and it is removed permanently. If draining takes too long, the edge stays:
+   the same network under the next revision.
+3. A broker that is down adopts the newest network when it starts.
+
+A separate random generator makes the choices.
 """
 
 from collections.abc import Callable

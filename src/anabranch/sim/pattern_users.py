@@ -1,10 +1,10 @@
-"""Simulated users of patterns: they subscribe to the matches of a pattern, and then define it.
+"""Simulated users of patterns: they subscribe to the matches of a pattern, then define it.
 
-The patterns are over the small world of `workload`, with windows of a second or two, so that a
-history has some matches and the reference is quick. A user stays with its broker until the pattern
-is defined; its subscription is durable, and it is a subscriber as any other after that.
+The patterns use the small domain of `workload`, with windows of a second or two, so that a history
+has some matches and the reference is fast. A user stays with its broker until the pattern is
+defined; its subscription is durable, and from then on it behaves like any other subscriber.
 
-Whether everything was reported is read from the logs, when the world has settled.
+The reported matches are read from the logs after the world has settled.
 """
 
 from random import Random
@@ -219,7 +219,7 @@ class Detections:
         found = check_detection(detection, logged)
         calm_moves = newest.moves - self._moves.get(definer.pattern_id, 0)
         if calm_moves > CALM_MOVES_MAX:
-            text = f"it was moved {calm_moves} times although nothing changed any more"
+            text = f"moved {calm_moves} times although nothing changed any longer"
             found.append(Anomaly("restless-pattern", definer.pattern_id, "", 0, text))
         return found
 

@@ -1,14 +1,16 @@
-"""A disk that is replaced by an old copy of itself, or loses the end of its log; and the operator.
+"""Rollback faults: a disk is restored from an old copy, and the operator renews its log.
 
-One edge is the victim. Publishers are there, and no subscribers: what becomes of cursors that are
-set back is not what this is about. Now and then its disk is copied while it runs, as a snapshot of
-a volume would. Later it is killed and its disk is what it was then. In half of the cases only the
-log is, and the catalog stays, as far as it does not know better itself. Rules:
+One edge is the victim. It has publishers but no subscribers, because rolled-back cursors are out of
+scope. Occasionally its disk is copied while it runs, like a volume snapshot. Later the broker is
+killed and its disk is replaced with the copy. In half of the cases only the log is replaced, and
+the catalog stays unless it would reveal the rollback itself.
 
-1. A disk is set back only when a neighbour knows a tick that it loses, and nearly all that it has.
-   Otherwise nobody could tell.
-2. When the broker says that its log is an old copy, the operator stops it, renews the log and
-   starts it again, after a while. What is lost is told to the checker.
+Rules
+
+1. A disk is rolled back only when a neighbour has a tick that is lost, and nearly all that the disk
+   has. Otherwise the rollback could not be detected.
+2. When the broker reports that its log is an old copy, the operator stops it, renews the log and
+   restarts it after a while. The lost ticks are reported to the checker.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Many seeds, on all cores, one verdict each.
+"""Runs many seeds on all cores; one verdict per seed.
 
-Processes are started fresh, so that nothing of one seed reaches another but through the operating
-system's memory. Verdicts come in the order of the seeds.
+Worker processes are spawned, so that seeds do not share state. Verdicts are returned in the order
+of the seeds.
 """
 
 import gc

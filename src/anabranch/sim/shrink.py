@@ -1,7 +1,8 @@
-"""Making a failing seed smaller: fewer faults, fewer applications, less time.
+"""Minimises a failing seed: fewer faults, fewer applications, less time.
 
-Every step tries one simplification and keeps it if the same kind of anomaly still appears. The
-result is another plan with the same seed; it is printed, since no seed alone stands for it.
+Every step tries one simplification and keeps it if the same kind of anomaly still occurs. The
+result is another plan with the same seed; it is printed, because the seed alone does not describe
+it.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """One simulation: a seed in, a verdict out.
 
-First a phase in which things go wrong, then everything is healed, applications become calm, and
-within `settle_s` every promise must be kept; the checker reads the history and says what is not.
-Along the way the interest of all brokers is looked at: what a broker claims to know of a
-subscription must let all its events through (the S-Λ invariant).
+A phase with faults comes first. Then everything is healed, applications become calm, and within
+`settle_s` every guarantee must be met; the checker reads the history and reports violations. During
+the run the interest of all brokers is checked: a broker must forward every event of the
+subscriptions that it claims to cover (the S-Λ invariant).
 """
 
 import traceback
@@ -110,7 +110,7 @@ class Simulation:
         self._is_calm = False
 
     def run(self) -> SimVerdict:
-        """Run it to its end. Whatever a broker or a client raises is an anomaly too."""
+        """Run the simulation. An exception of a broker or client is an anomaly too."""
         try:
             self._live()
             anomalies = self._judged()

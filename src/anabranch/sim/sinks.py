@@ -1,14 +1,14 @@
-"""Simulated sinks: programs that write batches through several tasks, and do so again and again.
+"""Simulated sinks: programs that write batches through several tasks.
 
-A sink is a driver with tasks, each a client of its own at the broker where the sink is. For every
-batch the tasks stage events with new tokens; when all are staged, the driver commits. What goes
-wrong in programs that do that for a living goes wrong here: a task dies with half of its chunks
-staged and another attempt takes its place; a driver dies while it waits, or after it was told and
-before it wrote that down, and the batch is executed anew with other tokens, or merely committed
-again; whoever loses the connection comes back. A sink stays with its broker; if that has left the
-network, another sink takes its place elsewhere.
+A sink is a driver with tasks, each of which is a separate client at the broker of the sink. For
+every batch the tasks stage events with new tokens; when all are staged, the driver commits. The
+failures of real pipelines occur: a task dies with half of its chunks staged and is retried; a
+driver dies while it waits, or after it received the answer and before it recorded it, and the batch
+is executed again with other tokens or only committed again; clients lose their connection and
+reconnect. A sink stays with its broker; if the broker has left the network, another sink starts at
+another broker.
 
-Events carry the attribute `draft`, by which the history knows them again in the log.
+Events carry the attribute `draft`, which identifies them in the log.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -244,7 +244,7 @@ class SimSink(Application):
             self._forget(is_exact=kind < 0.65)
 
     def _forget(self, *, is_exact: bool) -> None:
-        """A new driver: it executes the batch anew, or commits what it had committed."""
+        """A new driver: it executes the batch again, or repeats the commit."""
         had_asked = self._request != 0
         self._request = 0
         self.leave()
@@ -258,7 +258,7 @@ class SimSink(Application):
         self.connect_in(0.05)
 
     def flee(self, edge: str) -> None:
-        """Only when the broker is no edge any more: what the sink wrote is known nowhere else."""
+        """Move only if the broker is no longer an edge: no other broker has the sink's batches."""
         host = self.world.hosts[self.home]
         if not host.is_gone and self.home in host.config.network.edges:
             return

@@ -1,10 +1,10 @@
-"""The story of an anomaly: what happened to the tick and the subscription in question.
+"""The story of an anomaly: the history of the tick and the subscription in question.
 
-A simulation is run again with somebody listening, which changes nothing. Kept are
+The simulation is run again with an observer, which does not affect it. The story contains
 
-- every frame that knows something of the tick: data, silence, holes, questions and answers,
-- what client and broker said to each other about the subscription around it,
-- starts of brokers and links that came and went, for orientation.
+- every frame that concerns the tick: data, silence, withheld ranges, requests and answers,
+- the messages between client and broker about the subscription around that time,
+- starts of brokers, and links that went up or down.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Simulated subscribers: programs that subscribe, acknowledge, roam, forget and come back."""
+"""Simulated subscribers: programs that subscribe, acknowledge, roam, lose state and reconnect."""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -256,8 +256,8 @@ class SimSubscriber(Application):
         self._record_asked(name, "resume", latest_start)
 
     def _give_up(self, standing: ResumePoint) -> None:
-        """The start that was asked for is not there any more, but some broker may have it with
-        that start all the same: come back to it, wherever it is, and end it."""
+        """The requested start is no longer available, but some broker may have granted it: resume
+        the subscription there and end it."""
         if not self.session.knows(standing.name) and standing.name in self._subscriptions:
             self._begin_episode(standing.name, {})
             resumed = msgspec.structs.replace(standing, start="resume", start_ticks={})

@@ -1,10 +1,10 @@
-"""What a seed stands for: the shape of a network, its options, its applications and its faults.
+"""Plans: the network shape, options, applications and faults that a seed determines.
 
-`draw(seed)` gives a `Plan`; a plan and its seed are a whole simulation. Most networks are small,
-since small ones find most mistakes quickly; some have forty brokers.
+`draw(seed)` returns a `Plan`; a plan and its seed define a simulation completely. Most networks are
+small, because small ones find most bugs quickly; some have forty brokers.
 
-Further sources of chance draw what was added later, so that a seed without any of that is still
-the simulation it was.
+Features added later use separate random generators, so that a seed without them still gives the
+same simulation.
 """
 
 from random import Random

@@ -1,4 +1,4 @@
-"""What came of a seed: the anomalies, and how much happened, since little proves little."""
+"""The verdict on a seed: its anomalies, and counts of the activity that was checked."""
 
 import zlib
 from typing import get_args

@@ -1,9 +1,9 @@
-"""Events and filters of simulated applications, from a world small enough to know by heart.
+"""Events and filters of simulated applications, from a small domain.
 
-An event has a number `a`, a text `b` and sometimes a truth `c`; every combination is in `DOMAIN`,
-so that what a set of filters lets through can be checked by trying all of it. A filter is drawn as
-the plain form that the checker reads (a tuple of conjunctions of (attribute, operator, value)) and
-turned into text for the broker: checker and broker share nothing but what the user wrote.
+An event has a number `a`, a string `b` and sometimes a boolean `c`; `DOMAIN` has every combination,
+so that a set of filters can be checked exhaustively. A filter is drawn in the plain form that the
+checker reads (a tuple of conjunctions of (attribute, operator, value)) and converted to text for
+the broker, so that checker and broker share no code.
 """
 
 from collections.abc import Sequence

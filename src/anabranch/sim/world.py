@@ -1,16 +1,18 @@
 """The world of a simulation: virtual time, brokers, links and client connections.
 
-Everything happens at a point in virtual time, in the order of one queue; whoever wants something
-done later puts it there. The world performs the effects of brokers as a process would: frames
-become bytes and travel with delay, appends become bytes on a disk that forgets, syncs take time.
+Every action happens at a point in virtual time, in the order of one event queue. The world performs
+the effects of brokers as a process would: frames become bytes and travel with delay, appends become
+bytes on a disk that loses unsynced data, syncs take time.
 
-1. Frames of one step for one link leave together, arrive in order, or are lost with the connection.
-2. A *blocked* direction of a link delivers nothing until it is opened: a partition, as far as the
-   two ends can tell. Their heartbeats notice, or not.
-3. A killed broker loses everything but what its disk kept; its links break after a while.
-4. A queue that has more bytes than the weather allows is told to its broker as full, until half of
-   it is gone. Whoever was told and adds to many times more loses the link.
-5. Nothing here reads a clock or the system's randomness: `Random`s of the seed decide it all.
+1. Frames of one step for one link are sent together, and arrive in order or are lost with the
+   connection.
+2. A *blocked* direction of a link delivers nothing until it is opened: a partition, as seen by the
+   two ends. Their heartbeats may or may not detect it.
+3. A killed broker loses everything except its disk; its links break after a while.
+4. A send queue with more bytes than the limit is reported to its broker as full, until it has
+   drained to half. A broker that keeps adding to a full queue loses the link.
+5. Nothing here reads a clock or the system's random source: `Random`s of the seed decide
+   everything.
 """
 
 import heapq
@@ -98,7 +100,7 @@ class Queue:
         return max(at, min(at + sum(map(len, batch)) / self.rate, now + _QUEUE_S_MAX))
 
     def changes(self, size: int, bytes_max: int) -> bool:
-        """So many bytes came (or went); whether it has become full, or is not any more."""
+        """Add (or remove) bytes; returns whether the queue became full, or is no longer full."""
         self.bytes += size
         if self.is_full:
             self.is_full = 2 * self.bytes > bytes_max
@@ -201,7 +203,7 @@ def may_meet(one: SimHost, other: SimHost) -> bool:
     return here.revision == there.revision and there.name in here.network.links_of(here.name)
 
 
-#: What is added to a queue with so many times what makes it full costs the link.
+#: A queue that grows to this multiple of the full limit costs the link.
 _OVERFULL = 8
 
 #: Told of every stimulus that a broker has handled, and what it caused.

@@ -116,10 +116,10 @@ def test_status_and_top_show_the_token_that_a_broker_wants(tmp_path: Path) -> No
         place = str(brokers["a"].places["observe"])
         none = runner.invoke(app, ["status", place])
         assert none.exit_code == 1
-        assert "it wants a token; give --token-file" in " ".join(none.stdout.split())
+        assert "it requires a token; give --token-file" in " ".join(none.stdout.split())
         wrong = runner.invoke(app, ["status", place, "--token-file", str(other)])
         assert wrong.exit_code == 1
-        assert "is not the one it wants" in " ".join(wrong.stdout.split())
+        assert "it rejects the token in" in " ".join(wrong.stdout.split())
         shown = ["--token-file", str(secret)]
         for command in (
             ["status", place, "--json", *shown],
@@ -152,7 +152,7 @@ def test_a_broker_that_does_not_answer_is_down(tmp_path: Path) -> None:
 def test_brokers_that_cannot_be_meant_are_refused(command: str, arguments: list[str]) -> None:
     done = runner.invoke(app, [command, *arguments])
     assert done.exit_code == 2
-    assert "HOST:PORT" in done.stderr or "say which brokers" in done.stderr
+    assert "HOST:PORT" in done.stderr or "give either --network FILE or" in done.stderr
 
 
 def test_a_port_in_use_is_one_clear_line(lasting: Process, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_state_directory_in_use_is_one_clear_line(lasting: Process) -> None:
 def test_an_unknown_broker_is_refused_with_those_there_are(tmp_path: Path) -> None:
     done = runner.invoke(app, ["broker", "b", "--network", str(network_file(tmp_path))])
     assert done.exit_code == 2
-    assert "there is no broker 'b'" in done.stderr
+    assert "unknown broker 'b'" in done.stderr
 
 
 def test_sizes_and_times_are_for_people() -> None:

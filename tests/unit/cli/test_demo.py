@@ -83,7 +83,7 @@ def test_the_mesh_is_played_with_publishers_that_advertise_and_one_that_does_not
 
 
 def test_quotes_that_nobody_can_draw_are_refused() -> None:
-    with pytest.raises(LocalError, match="of 10,000 quotes none matches"):
+    with pytest.raises(LocalError, match="none of 10,000 quotes matches"):
         Quotes(1, [Filter.parse("symbol = 'NONE'")]).draw()
 
 

@@ -34,5 +34,5 @@ def test_fractions_are_kept_exactly() -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "10", "10w", "-5m", "999999999d", "2026-13-01"])
 def test_anything_else_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(CommandError, match="is no time; write 2026-01-31T12:00"):
+    with pytest.raises(CommandError, match="write 2026-01-31T12:00"):
         moment_ns(text, NOW)

@@ -52,7 +52,7 @@ def test_an_event_outside_of_what_is_advertised_is_found_before_anything_is_publ
     assert done.exit_code == 2
     assert "line 2:" in done.stderr
     assert "advertisements, price > 10" in done.stderr
-    assert "nothing was published" in done.stderr
+    assert "no event was published" in done.stderr
     done = invoke(*words[:-2], "--advertise", "price > 1 AND price < 0")
     assert done.exit_code == 2
     assert "no event can match" in done.stderr
@@ -66,4 +66,4 @@ def test_an_event_of_a_pipe_outside_of_what_is_advertised_tells_where_to_go_on(
     lines = '{"price": 12}\n{"prcie": 13}\n{"price": 14}\n'
     done = invoke("pub", address, "-j", "-", "--advertise", "price > 10", stdin=lines)
     assert done.exit_code == 2
-    assert "1 event is confirmed; when that is mended, go on with --from-line 2" in done.stderr
+    assert "1 event confirmed; after fixing the error, continue with --from-line 2" in done.stderr

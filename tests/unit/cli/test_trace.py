@@ -34,7 +34,7 @@ def test_a_clean_run_is_told_and_ends_well(tmp_path: Path) -> None:
     done = verify(tmp_path, [*TOLD, *(delivered(n) for n in (1, 2, 3))], "--complete")
     assert done.exit_code == 0, done.output
     assert "published 3, confirmed 3, logged 3, delivered 3" in done.stdout
-    assert "every promise kept: lost 0, gap 0, duplicate 0, reordered 0" in done.stdout
+    assert "every guarantee kept: lost 0, gap 0, duplicate 0, reordered 0" in done.stdout
     assert "note:" not in done.stdout
 
 
@@ -42,7 +42,7 @@ def test_a_broken_promise_is_named_with_its_place_and_ends_badly(tmp_path: Path)
     done = verify(tmp_path, [*TOLD, delivered(1), delivered(3), delivered(3)])
     assert done.exit_code == 1
     assert "gap: s, o, tick 2: not delivered, but 3 was" in done.stdout
-    assert "PROMISES BROKEN: lost 0, gap 1, duplicate 1, reordered 0" in done.stdout
+    assert "GUARANTEES BROKEN: lost 0, gap 1, duplicate 1, reordered 0" in done.stdout
     assert "--complete" in done.stdout
 
 
@@ -77,7 +77,7 @@ def test_what_is_delivered_again_in_another_episode_is_told_apart(tmp_path: Path
 def test_lines_of_the_verdict_are_not_broken_at_the_width_of_a_terminal(tmp_path: Path) -> None:
     wrong = [delivered(n) for n in (3, 2, 2)] + [delivered(1, 7), delivered(1, stream="x")]
     done = verify(tmp_path, [*TOLD, *wrong, withheld(2, 2)])
-    last = next(line for line in done.stdout.splitlines() if line.startswith("PROMISES BROKEN"))
+    last = next(line for line in done.stdout.splitlines() if line.startswith("GUARANTEES BROKEN"))
     assert len(last) > 80
     assert "wrongly-withheld" in last
 
@@ -94,7 +94,7 @@ def test_a_publisher_without_a_trace_is_told_and_judged_by_the_log(tmp_path: Pat
     whole = [*untraced, *(delivered(n) for n in (1, 2, 3))]
     done = verify(tmp_path / "good", whole, "--complete")
     assert done.exit_code == 0, done.output
-    assert "note: 3 events in the logs are of publishers that no trace tells of (p)" in done.stdout
+    assert "note: 3 events in the logs are from publishers without a trace (p)" in done.stdout
     assert "run publishers with --trace" in done.stdout
     missing = verify(tmp_path / "bad", [*untraced, delivered(1), delivered(3)], "--complete")
     assert missing.exit_code == 1
@@ -134,4 +134,4 @@ def test_a_directory_without_state_is_an_error(tmp_path: Path) -> None:
     trace.write_bytes(encode_line(published(1)))
     done = runner.invoke(app, ["trace", "verify", str(trace), "--state", str(tmp_path)])
     assert done.exit_code == 2
-    assert "holds no state of a broker" in done.stderr
+    assert "contains no state of a broker" in done.stderr

@@ -86,7 +86,7 @@ def test_an_authority_without_its_key_is_never_overwritten(tmp_path: Path) -> No
     files = files_of(file)
     files.ca.with_suffix(".key").unlink()
     authority = files.ca.read_bytes()
-    with pytest.raises(ConfigError, match="this authority is there, but not its key"):
+    with pytest.raises(ConfigError, match="this CA exists, but its key"):
         make_certificates(file, renew=True)
     assert files.ca.read_bytes() == authority
 
@@ -96,20 +96,22 @@ def test_an_authority_with_another_key_signs_nothing(tmp_path: Path) -> None:
     make_certificates(file)
     key = tmp_path / "pki" / "ca.key"
     key.write_bytes((tmp_path / "pki" / "a.key").read_bytes())
-    with pytest.raises(ConfigError, match=r"ca\.key: the private key does not fit"):
+    with pytest.raises(ConfigError, match=r"ca\.key: the private key does not match"):
         make_certificates(file, renew=True)
     key.write_text("garbage")
-    with pytest.raises(ConfigError, match="the authority cannot be read"):
+    with pytest.raises(ConfigError, match="the CA cannot be read"):
         make_certificates(file, renew=True)
 
 
 def test_a_file_without_tls_is_told_what_to_add(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no \[tls\]; add it with ca = "):
+    with pytest.raises(ConfigError, match=r"has no \[tls\]; add it with ca = "):
         make_certificates(network(tmp_path, tls=""))
 
 
 def test_a_broker_that_would_share_a_file_with_the_authority_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ca\.pem: would hold something of broker 'ca' and of t"):
+    with pytest.raises(
+        ConfigError, match=r"ca\.pem: is the path of a file of broker 'ca' and of t"
+    ):
         make_certificates(network(tmp_path, 'a = ["ca"]'))
     assert not (tmp_path / "pki").exists()
 

@@ -81,13 +81,15 @@ def test_a_frame_has_room_in_what_clients_may_hold() -> None:
     with pytest.raises(ConfigError, match="at least eight times frame_bytes_max"):
         loads(text, PATH)
     text = f"{HEAD}[limits]\nframe_bytes_max = 100_000_000\n"
-    with pytest.raises(ConfigError, match=r"limits\.frame_bytes_max: clients may hold 67108864"):
+    with pytest.raises(
+        ConfigError, match=r"limits\.frame_bytes_max: clients together may use 67108864"
+    ):
         loads(text, PATH)
 
 
 def test_staging_has_room_in_its_share_of_the_memory() -> None:
     wish = "[options]\nstage_bytes_max = 200_000_000\n"
-    with pytest.raises(ConfigError, match="more than staging's quarter of memory_bytes_max"):
+    with pytest.raises(ConfigError, match="exceed the quarter of memory_bytes_max"):
         loads(f"{HEAD}{wish}", PATH)
     file = loads(f"{HEAD}{wish}[limits]\nmemory_bytes_max = 800_000_000\n", PATH)
     assert file.options.stage_bytes_max == 200_000_000

@@ -52,5 +52,5 @@ def test_taken_ports_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_address_of_another_machine_is_named() -> None:
     text = TREE + '[brokers.a]\nhost = "192.0.2.1"\n[brokers.b]\n[brokers.c]\n'
-    with pytest.raises(ConfigError, match=r"no port of 192\.0\.2\.1 can be had: .*another machine"):
+    with pytest.raises(ConfigError, match=r"no free port on 192\.0\.2\.1: .*another machine"):
         with_free_ports(loads(text + "[tls]\nplaintext = true\n", PATH))

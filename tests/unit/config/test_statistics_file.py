@@ -44,5 +44,5 @@ def test_a_broker_does_not_start_without_the_statistics_it_was_promised(tmp_path
     with pytest.raises(ConfigError, match="pipeline stats --export"):
         config_of(file, "a")
     (tmp_path / "known" / "stats.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"stats\.json.*write the file anew"):
+    with pytest.raises(ConfigError, match=r"stats\.json.*write the file again"):
         config_of(file, "a")

@@ -86,7 +86,7 @@ def test_brokers_know_each_other_by_certificate(files: TlsFiles) -> None:
     assert "b" in peer_names(server)
     check_peer(server, "b")
     check_peer(client, "a")
-    with pytest.raises(RemoteError, match="made out to b, not to broker 'a'"):
+    with pytest.raises(RemoteError, match="issued to b, not to broker 'a'"):
         check_peer(server, "a")
 
 
@@ -109,7 +109,7 @@ def test_link_with_a_certificate_of_another_authority_is_refused(
 def test_client_needs_no_certificate_and_checks_the_host(files: TlsFiles) -> None:
     server, _ = shake(clients_server_context(files, "a"), client_context(files.ca), "127.0.0.1")
     assert peer_names(server) == set()
-    with pytest.raises(RemoteError, match="made out to nobody"):
+    with pytest.raises(RemoteError, match="issued to nobody"):
         check_peer(server, "a")
     with pytest.raises(ssl.SSLCertVerificationError):
         shake(clients_server_context(files, "a"), client_context(files.ca), "10.0.0.1")
@@ -170,22 +170,24 @@ def test_missing_files_are_named(own: TlsFiles) -> None:
     with pytest.raises(ConfigError, match=r"a\.pem: the certificate cannot be read: No such file"):
         links_client_context(own, "a")
     own.ca.unlink()
-    with pytest.raises(ConfigError, match=r"ca\.pem: the certificate of the authority cannot be"):
+    with pytest.raises(ConfigError, match=r"ca\.pem: the CA certificate cannot be"):
         client_context(own.ca)
 
 
 def test_key_of_another_broker_does_not_fit(own: TlsFiles) -> None:
     own.key_of("a").write_bytes(own.key_of("b").read_bytes())
-    with pytest.raises(ConfigError, match=r"a\.key: the private key does not fit the certificate"):
+    with pytest.raises(
+        ConfigError, match=r"a\.key: the private key does not match the certificate"
+    ):
         links_server_context(own, "a")
 
 
 @pytest.mark.parametrize(
     ("spoilt", "complaint"),
     [
-        ("ca.pem", r"ca\.pem: holds no certificate in PEM form"),
-        ("a.pem", r"a\.pem: holds no certificate in PEM form"),
-        ("a.key", r"a\.key: holds no private key in PEM form"),
+        ("ca.pem", r"ca\.pem: contains no PEM certificate"),
+        ("a.pem", r"a\.pem: contains no PEM certificate"),
+        ("a.key", r"a\.key: contains no PEM private key"),
     ],
 )
 def test_garbage_is_named(own: TlsFiles, spoilt: str, complaint: str) -> None:
@@ -218,13 +220,13 @@ def test_good_files_pass_the_rehearsal(files: TlsFiles) -> None:
 def test_rehearsal_finds_the_certificate_of_another_broker(own: TlsFiles) -> None:
     own.certificate_of("a").write_bytes(own.certificate_of("b").read_bytes())
     own.key_of("a").write_bytes(own.key_of("b").read_bytes())
-    with pytest.raises(ConfigError, match=r"a\.pem: the certificate is made out to b, not to"):
+    with pytest.raises(ConfigError, match=r"a\.pem: the certificate is issued to b, not to"):
         rehearse(own, "a")
 
 
 def test_rehearsal_finds_a_foreign_authority(own: TlsFiles, files: TlsFiles) -> None:
     own.ca.write_bytes(files.ca.read_bytes())
-    with pytest.raises(ConfigError, match=r"a\.pem: not accepted by the authority .*ca\.pem"):
+    with pytest.raises(ConfigError, match=r"a\.pem: not accepted by the CA .*ca\.pem"):
         rehearse(own, "a")
 
 

@@ -28,7 +28,7 @@ def test_a_token_is_one_line(tmp_path: Path, end: bytes) -> None:
     [b"", b"short", b"two words that are long", b"x" * 1_025, "schlüssel-schlüssel".encode()],
 )
 def test_what_is_no_token_is_refused_without_telling_it(tmp_path: Path, data: bytes) -> None:
-    with pytest.raises(LocalError, match="holds no token") as found:
+    with pytest.raises(LocalError, match="has no valid token") as found:
         read_token(private(tmp_path / "t", data))
     assert not data or data.decode() not in str(found.value)
 
@@ -58,5 +58,5 @@ def test_a_network_file_names_the_token_file_and_hosts_of_each_broker() -> None:
 
 
 def test_a_host_of_the_observe_port_is_a_name() -> None:
-    with pytest.raises(LocalError, match=r"observe_hosts\[0\]: 'a:80' is no host name"):
+    with pytest.raises(LocalError, match=r"observe_hosts\[0\]: 'a:80' is not a host name"):
         loads(f'{HEAD}observe_hosts = ["a:80"]\n', Path("/srv/n.toml"))

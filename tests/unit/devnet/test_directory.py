@@ -77,7 +77,7 @@ def test_a_directory_of_another_network_is_refused_and_left_alone(tmp_path: Path
 
 def test_a_network_that_cannot_be_settled_lets_go_of_the_directory(tmp_path: Path) -> None:
     far = PAIR + '[tls]\nplaintext = true\n[brokers.a]\nhost = "192.0.2.1"\n[brokers.b]\n'
-    with pytest.raises(LocalError, match="no port of 192"):
+    with pytest.raises(LocalError, match="no free port on 192"):
         LocalNetwork(loads(far, tmp_path / "far.toml"), tmp_path / "p2")
     os.close(hold(tmp_path / "p2", "pair"))
 

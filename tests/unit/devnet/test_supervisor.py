@@ -130,8 +130,8 @@ def test_higher_ranks_start_later_and_stop_earlier(tmp_path: Path) -> None:
     ("code", "expected"),
     [
         ("import sys; sys.exit('the port is taken')", "the port is taken"),
-        ("import os; os._exit(3)", "exit code 3.*it said nothing"),
-        ("import os; os._exit(2)", "exit code 2.*it said nothing"),
+        ("import os; os._exit(3)", "exited with code 3.*no output"),
+        ("import os; os._exit(2)", "exited with code 2.*no output"),
     ],
 )
 def test_a_program_that_never_starts_is_an_error_with_its_last_words(
@@ -167,7 +167,7 @@ def test_last_words_are_not_those_of_an_earlier_life(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("anabranch: error: of yesterday\n")
 
     async def work() -> None:
-        with pytest.raises(LocalError, match="it said nothing"):
+        with pytest.raises(LocalError, match="no output"):
             await Supervisor([program(tmp_path, code="import os; os._exit(2)")]).start()
 
     run(work())

@@ -53,14 +53,14 @@ def test_half_a_line_at_the_end_is_left_out(tmp_path: Path) -> None:
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, bad: bytes) -> None:
     path = tmp_path / "trace"
     path.write_bytes(encode_line(published(1)) + bad)
-    with pytest.raises(LocalError, match="trace, line 2: no record"):
+    with pytest.raises(LocalError, match="trace, line 2: not a trace record"):
         read_trace(path)
 
 
 def test_a_file_that_is_no_trace_is_said_to_be_none(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_bytes(b"something else")
-    with pytest.raises(LocalError, match="no trace"):
+    with pytest.raises(LocalError, match="is not a trace"):
         read_trace(path)
 
 

@@ -71,7 +71,7 @@ def test_file_that_is_cut_off_is_refused(place: Path, sound: bytes, verify: bool
 
 @pytest.mark.parametrize("content", [b"", b"text", b"\0" * 4_096, b"anabranch index\n", b"{}" * 99])
 def test_file_that_is_no_snapshot_is_refused(place: Path, content: bytes) -> None:
-    assert "is no snapshot of an index" in refused(place, content)
+    assert "is not a snapshot of an index" in refused(place, content)
 
 
 def test_every_flipped_bit_is_found_by_a_checksum(place: Path, sound: bytes) -> None:

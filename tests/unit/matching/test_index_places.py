@@ -23,6 +23,6 @@ def test_only_the_conjunction_at_that_place_matches(engine: EngineName, place: i
 @pytest.mark.parametrize("place", [-1, 3])
 def test_place_that_is_not_there_is_an_error_and_changes_nothing(place: int) -> None:
     index = MatchIndex()
-    with pytest.raises(LocalError, match="no conjunction"):
+    with pytest.raises(LocalError, match="is out of range"):
         index.add("one", TEXT, place=place)
     assert len(index) == 0

@@ -213,7 +213,7 @@ def test_directory_in_the_place_of_a_snapshot_is_left_alone(tmp_path: Path) -> N
     place = tmp_path / "documents"
     place.mkdir()
     (place / "precious.txt").write_text("precious")
-    with pytest.raises(SnapshotError, match="documents exists and is no snapshot"):
+    with pytest.raises(SnapshotError, match="documents exists and is not a snapshot"):
         small_index().save(place)
     assert (place / "precious.txt").read_text() == "precious"
     assert [path.name for path in tmp_path.iterdir()] == ["documents"]
@@ -221,7 +221,7 @@ def test_directory_in_the_place_of_a_snapshot_is_left_alone(tmp_path: Path) -> N
 
 def test_file_in_the_place_of_a_snapshot_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(SnapshotError, match="file exists and is no snapshot"):
+    with pytest.raises(SnapshotError, match="file exists and is not a snapshot"):
         small_index().save(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "precious"
 

@@ -208,7 +208,7 @@ def test_a_certificate_of_another_broker_is_refused(tmp_path: Path, files: TlsFi
             secure = {**_secure(files, "z"), "neighbours": place}
             async with running(config("a", tmp_path, CHAIN, **secure)) as a:
                 link = link_to(a, "m")
-                await until(lambda: "made out to" in link.down_because)
+                await until(lambda: "issued to" in link.down_because)
                 assert "not to broker 'a'" in link.down_because
 
     asyncio.run(story())

@@ -335,7 +335,7 @@ def test_a_token_file_that_others_may_read_keeps_the_broker_from_starting(tmp_pa
     path.chmod(0o640)
 
     async def story() -> None:
-        with pytest.raises(LocalError, match=r"\(mode 0640\); make it private: chmod 600"):
+        with pytest.raises(LocalError, match=r"\(mode 0640\); run `chmod 600`"):
             await Node(config("a", tmp_path, observe_token_file=path)).start()
 
     asyncio.run(story())

@@ -1,7 +1,7 @@
-"""`anabranch bench`: how fast this machine and a running network are.
+"""`anabranch bench`: measure this machine and a running network.
 
-Three short measurements for users: matching and the log on this machine, and throughput and latency
-of a network. The project's own bars and comparisons are not shipped; `scripts/evaluate` runs them
+Three short benchmarks: matching and the log on this machine, and throughput and latency of a
+network. The project's own thresholds and comparisons are not shipped; `scripts/evaluate` runs them
 from a checkout.
 """
 
@@ -11,7 +11,7 @@ from anabranch.cli.bench import log, match, network
 
 app = typer.Typer(
     name="bench",
-    help="Measure this machine, or a network that is running.",
+    help="Measure this machine or a running network.",
     no_args_is_help=True,
 )
 app.command("match")(match.match)

@@ -1,10 +1,10 @@
-"""`anabranch bench log`: how many records per second this disk makes durable.
+"""`anabranch bench log`: measure durable records per second on this disk.
 
-The command writes to a log of its own, in groups: append a group, sync, wait, append the next. The
-size of the group is the number of records in flight. Then it opens the log again, as a starting
-broker does, and compares what comes back with what was written.
+The command writes to a temporary log, in groups: append a group, sync, wait, append the next. The
+size of the group is the number of records in flight. Then it opens the log again, as a broker does
+at start, and compares the recovered records with the written ones.
 
-Times are wall time, because a disk is measured. The fastest of several passes counts.
+Times are wall time, because the disk is measured. The fastest of several passes counts.
 """
 
 import os
@@ -35,7 +35,7 @@ class GroupRate(msgspec.Struct, frozen=True):
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The measurements."""
 
     record_bytes: int
     passes: int
@@ -108,8 +108,8 @@ def _one_pass(path: Path, record: bytes, in_flight: int, groups: int) -> tuple[f
     total = (groups + 1) * in_flight
     if found != (record,) * total:
         typer.echo(
-            f"anabranch: error: the log returned {len(found):,} records that are not the"
-            f" {total:,} that were written",
+            f"anabranch: error: the {len(found):,} records recovered from the log differ from the"
+            f" {total:,} written",
             err=True,
         )
         raise typer.Exit(1)
@@ -141,7 +141,6 @@ class _Synced:
             raise error
 
     def synced(self, number: int) -> None:  # noqa: ARG002 - one sync at a time
-        """The records are on disk."""
         self._outcomes.put(None)
 
     def log_read(self, read: LogRead) -> None:
@@ -151,5 +150,4 @@ class _Synced:
         """The store waits for space."""
 
     def failed(self, error: Exception) -> None:
-        """The disk failed."""
         self._outcomes.put(error)

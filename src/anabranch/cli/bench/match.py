@@ -1,14 +1,14 @@
-"""`anabranch bench match`: how fast this machine matches events against many subscriptions.
+"""`anabranch bench match`: measure matching of events against many subscriptions.
 
-The subscriptions ask for a symbol and a price range, as subscribers of stock quotes do. The command
-loads them into one index, checks some answers, and matches the events in one batch and one by one.
+The subscriptions select a symbol and a price range, as subscribers of stock quotes do. The command
+loads them into one index, checks some results, and matches the events in one batch and one by one.
 
 Rules
 
 1. Times are CPU time of one core. The fastest of several passes counts, because noise only adds.
-2. Filters and events follow from the seed.
-3. The answers for a few events are compared with the filters evaluated one at a time. A difference
-   ends the command with exit code 1.
+2. The seed determines filters and events.
+3. The results for a few events are compared with the filters evaluated one at a time. If they
+   differ, the exit code is 1.
 """
 
 import random
@@ -30,13 +30,13 @@ _SYMBOLS = 1_000
 _PRICE_MAX = 1_000
 _PASSES = 5
 _LOADED_AT_A_TIME = 8_192
-#: Events, and subscriptions for each of them, whose answers are checked.
+#: Events, and subscriptions for each of them, whose results are checked.
 _CHECKED_EVENTS = 10
 _CHECKED_FILTERS = 2_000
 
 
 class MatchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The measurements."""
 
     subscriptions: int
     events: int

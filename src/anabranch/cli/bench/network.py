@@ -16,9 +16,9 @@ Rules
    waits there; measure latency with a rate that the network sustains.
 3. Every expected delivery must arrive, except with `--quality best-effort`; otherwise the exit code
    is 1.
-4. Events are published as `NAME-publisher-1` and so on, with names that stay the same from run to
-   run, because brokers remember every publisher. Persistent events stay in the brokers' logs as any
-   others do. Subscriptions are ended before the command exits.
+4. Publishers are named `NAME-publisher-1` and so on. The names are the same in every run, because
+   brokers keep the name of every publisher. Persistent events stay in the brokers' logs like any
+   others. Subscriptions are ended before the command exits.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ from anabranch.matching.warm import warm
 
 #: Events of each publisher that are not measured.
 WARM_EVENTS = 100
-#: How long a missing delivery is waited for after the last one.
+#: How long to wait for a missing delivery after the last one.
 IDLE_S = 10.0
 #: How long publishers wait without a confirmation.
 STALL_S = 30.0
@@ -79,7 +79,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
     publishers: int = 1
     subscribers: int = 1
-    #: In all, or None to publish for `seconds`.
+    #: Total number, or None to publish for `seconds`.
     events: int | None = None
     seconds: float = _SECONDS
     #: Events per second of all publishers together; 0 for as many as possible.
@@ -92,7 +92,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NetworkReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The measurements."""
 
     network: str
     publisher_brokers: tuple[str, ...]
@@ -115,7 +115,7 @@ def network(
     *,
     file: Annotated[
         Path | None,
-        typer.Option("--network", "-n", help="Network file of running brokers; else start three."),
+        typer.Option("--network", "-n", help="Network file. Default: start three brokers."),
     ] = None,
     publishers: Annotated[int, typer.Option(min=1, help="Number of publishers.")] = 1,
     subscribers: Annotated[int, typer.Option(min=1, help="Number of subscribers.")] = 1,
@@ -123,7 +123,7 @@ def network(
         int | None, typer.Option(min=1, help="Number of events, instead of --seconds.")
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help=f"Seconds to publish; {_SECONDS:g} if absent.")
+        float | None, typer.Option(min=0.1, help=f"Seconds to publish. Default: {_SECONDS:g}.")
     ] = None,
     rate: Annotated[
         float, typer.Option(min=0.0, help="Events per second of all publishers; 0: unlimited.")
@@ -134,10 +134,10 @@ def network(
     ] = 1.0,
     quality: Annotated[Quality, typer.Option(help="Quality of the subscriptions.")] = "durable",
     transient: Annotated[
-        bool, typer.Option("--transient", help="Publish events that are not kept in the log.")
+        bool, typer.Option("--transient", help="Publish events that are not stored in the log.")
     ] = False,
     name: Annotated[
-        str, typer.Option(help="Prefix of client names; two runs at a time need two.")
+        str, typer.Option(help="Prefix of client names; concurrent runs need different ones.")
     ] = "bench",
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
@@ -153,12 +153,12 @@ def network(
 
     anabranch bench network --network network.toml --rate 1000 --selectivity 0.01 --seconds 30
 
-    Events of a run reach every subscription whose filter they match; they have the attributes
-    bench, slot and sent."""
+    Events of a run have the attributes bench, slot and sent, and reach every subscription whose
+    filter they match."""
     if events is not None and seconds is not None:
-        raise CommandError("give --events or --seconds, not both")
+        raise CommandError("--events and --seconds are mutually exclusive")
     if file is not None and directory is not None:
-        raise CommandError("--directory is for brokers that this command starts; drop --network")
+        raise CommandError("--directory applies to brokers that this command starts")
     load = Load(
         publishers=publishers,
         subscribers=subscribers,
@@ -186,7 +186,7 @@ def _check_complete(report: NetworkReport) -> None:
     if missing:
         typer.echo(
             f"anabranch: error: {missing:,} of {report.expected_deliveries:,} deliveries did not"
-            f" arrive; nothing came for {IDLE_S:g} s",
+            f" arrive; gave up after {IDLE_S:g} s without a delivery",
             err=True,
         )
         raise typer.Exit(1)
@@ -205,7 +205,7 @@ async def _measured(
 async def _chain(directory: Path | None, steps: Steps) -> AsyncIterator[Path]:
     """Three brokers in a row, while the block runs; their network file."""
     steps.begin("compile")
-    # Brokers would compile the same kernels, all at once, while they are measured.
+    # Otherwise all brokers would compile the same kernels while they are measured.
     warm()
     steps.begin("start brokers")
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-", dir=directory) as state:
@@ -305,7 +305,7 @@ class Publisher:
         while left := self._left(time.perf_counter() - begin):
             due = int((time.perf_counter() - begin) * rate) + 1 - self.sent if rate else _BURST
             for _ in range(min(due, left, _BURST)):
-                # Neighbours are far apart, and every slot comes equally often.
+                # Consecutive events get distant slots, and every slot occurs equally often.
                 slot = (self.sent * 7_919 + self._number * 131) % far.SLOTS
                 self.slots[slot] += 1
                 self.sent += 1
@@ -319,7 +319,7 @@ class Publisher:
         load = self._load
         if load.events is None:
             return _BURST if elapsed_s < load.seconds else 0
-        # The first publishers take what does not divide evenly.
+        # The first publishers take the remainder.
         share, rest = divmod(load.events, load.publishers)
         return share + (self._number < rest) - self.sent
 
@@ -353,7 +353,7 @@ class Publisher:
 
 
 async def _published(publishers: list[Publisher], load: Load, steps: Steps) -> None:
-    """Let all publishers publish, and show their progress."""
+    """Run all publishers and show their progress."""
     work = asyncio.gather(*(each.publish() for each in publishers))
     total = load.events if load.events is not None else round(load.seconds / _LOOK_S)
     steps.begin("publish", total)
@@ -392,7 +392,7 @@ async def _while_confirmed(
 
 
 class SubscriberProcess:
-    """The process of the subscribers, seen from the command. It has ended when the block ends."""
+    """A handle to the subscriber process, which has exited when the block ends."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -415,7 +415,7 @@ class SubscriberProcess:
     ) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        # It ends the subscriptions when its stdin ends.
+        # The process ends the subscriptions when its stdin ends.
         self._process.stdin.close()
         try:
             await asyncio.wait_for(self._process.wait(), _EXIT_WITHIN_S)
@@ -431,7 +431,7 @@ class SubscriberProcess:
         self._process.stdin.write(msgspec.json.encode(question) + b"\n")
         line = await self._process.stdout.readline()
         if not line:
-            raise CommandError("the process of the subscribers has ended; its message is above")
+            raise CommandError("the subscriber process has exited; its message is above")
         answer: far.Answer = msgspec.json.decode(line, type=far.Answer)
         if isinstance(answer, kind):
             return answer
@@ -462,7 +462,7 @@ def _print(report: NetworkReport) -> None:
     for who, share in shares.items():
         if share > _BUSY_SHARE:
             console().print(
-                f"The process of the {who} used {share:.0%} of a core: the network may do more."
+                f"The process of the {who} used {share:.0%} of a core and may limit the result."
             )
 
 

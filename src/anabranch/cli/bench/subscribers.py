@@ -1,16 +1,16 @@
-"""The subscribers of `anabranch bench network`, in a process of their own.
+"""The subscriber process of `anabranch bench network`.
 
 The command writes one JSON document per line to stdin and reads the answers from stdout: `Start`
-is answered by `Started`, `Finish` by `Outcome`, and either by `Failed` when something goes wrong. A
-process of their own lets subscribers run beside the publishers instead of between them, and the
-clock that all processes of a machine share gives the latency of every delivery.
+is answered by `Started`, `Finish` by `Outcome`, and either by `Failed` on an error. In a separate
+process subscribers run in parallel with the publishers, and the monotonic clock, which all
+processes of a machine share, gives the latency of every delivery.
 
 Rules
 
 1. Every event of a run carries the run's id, a slot, and the time at which it was published.
    Warm-up events carry the time 0 and are not counted.
 2. Subscriber i receives the events of a range of slots, as wide as the selectivity. So the number
-   of deliveries is known: `Finish` says how many events had each slot.
+   of expected deliveries is known: `Finish` has the number of events with each slot.
 3. `Finish` waits until every expected delivery has arrived, or until nothing arrives for `idle_s`.
 4. All subscriptions are ended before the process exits: after an answer, when stdin ends because
    the command has died or was interrupted, and on SIGTERM. SIGINT is ignored, because it reaches
@@ -73,7 +73,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Connect the subscribers and subscribe."""
 
     target: Target
-    #: What the names of clients begin with.
+    #: Prefix of client names.
     name: str
     run: str
     subscribers: int
@@ -107,7 +107,7 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What arrived."""
+    """The deliveries of a run."""
 
     expected: int
     delivered: int
@@ -118,7 +118,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """Something went wrong; the subscriptions have ended."""
+    """The run failed; the subscriptions have ended."""
 
     reason: str
 
@@ -137,7 +137,7 @@ def latency_of(nanoseconds: Sequence[int]) -> Latency:
 
 
 def window_of(subscriber: int, selectivity: float) -> range:
-    """The slots that a subscriber receives; those from `SLOTS` on stand for the first ones."""
+    """The slots that a subscriber receives, modulo `SLOTS`."""
     width = min(SLOTS, max(1, round(selectivity * SLOTS)))
     first = subscriber * width % SLOTS
     return range(first, first + width)
@@ -169,7 +169,7 @@ class Subscribers:
     async def start(self) -> Started:
         """Connect and subscribe; returns when every subscription has started at all origins."""
         for number, window in enumerate(self._windows):
-            # From the last address on, so that events of the first publishers cross the network.
+            # Start with the last address, so that events of the first publishers cross the network.
             name = f"{self._start.name}-subscriber-{number + 1}"
             client = await self._start.target.connect(name, -1 - number)
             self._clients.append(client)
@@ -199,7 +199,7 @@ class Subscribers:
                 self._last_ns = now
 
     async def finish(self, finish: Finish) -> Outcome:
-        """Wait for all deliveries, and report."""
+        """Wait for all deliveries and report them."""
         expected = sum(
             finish.published[slot % SLOTS] for window in self._windows for slot in window
         )
@@ -225,7 +225,7 @@ class Subscribers:
                 reader.result()
 
     async def close(self) -> None:
-        """End all subscriptions and leave. Brokers that have died cannot be waited for."""
+        """End all subscriptions and disconnect. Do not wait long for brokers that have died."""
         for reader in self._readers:
             reader.cancel()
         ends = (each.unsubscribe() for each in self._subscriptions if not each.is_over)
@@ -236,7 +236,7 @@ class Subscribers:
 
 
 async def _serve() -> None:
-    """Answer questions until stdin ends, or SIGTERM comes; either interrupts what is going on."""
+    """Answer requests until stdin ends or SIGTERM arrives; either cancels the current request."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -269,7 +269,7 @@ async def _answer_all(questions: "asyncio.Queue[Question]") -> None:
                 assert subscribers is not None
                 _answer(await subscribers.finish(question))
     except SubscriptionCutError as error:
-        _answer(Failed(f"{error}; limit the --rate, or measure --quality durable"))
+        _answer(Failed(f"{error}; limit the --rate, or use --quality durable"))
     except TimeoutError:
         _answer(Failed(f"the subscriptions did not start within {_START_WITHIN_S:g} s"))
     except (AnabranchError, OSError) as error:

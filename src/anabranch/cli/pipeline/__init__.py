@@ -1,7 +1,7 @@
-"""`anabranch pipeline`: what is about many events at once, on Spark.
+"""`anabranch pipeline`: batch and streaming jobs over many events, on Spark.
 
-Each command is a module here and a plain function on data frames in `anabranch.spark`; the command
-adds a session, progress and a report. Spark is imported when a command runs, and not before.
+Each command is a module here and a function on data frames in `anabranch.spark`; the command adds a
+session, a progress bar and a report. Spark is imported only when a command runs.
 """
 
 import typer

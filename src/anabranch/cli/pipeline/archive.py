@@ -1,13 +1,13 @@
-"""`anabranch pipeline archive`: streams into Parquet files, each event once.
+"""`anabranch pipeline archive`: archive streams as Parquet files, each event exactly once.
 
     anabranch pipeline archive 127.0.0.1:4100 --to DIR [--watch]
     anabranch pipeline archive compact DIR
     anabranch pipeline archive verify DIR
     anabranch pipeline archive show DIR
 
-What follows `archive` is a command of it, or else the network that is to be archived. Ctrl-C, or
-SIGTERM, ends `--watch` when the round that is under way is committed; killed at any point, an
-archive holds what its commits say, and the next run goes on from there.
+The word after `archive` is a command or the first argument of `write`, the default command. Ctrl-C
+or SIGTERM stops `--watch` after the current round is committed. If the command is killed at any
+point, the archive holds what its commits describe, and the next run continues from there.
 """
 
 import signal
@@ -39,24 +39,23 @@ _MEBI = 2**20
 
 
 class Missing(StrEnum):
-    """What becomes of ticks that the log has forgotten."""
+    """The reaction to ticks that the log dropped before they were archived."""
 
     fail = "fail"
     record = "record"
 
 
 class Form(StrEnum):
-    """What an archive is beside Parquet files."""
+    """The table format of an archive."""
 
     parquet = "parquet"
     delta = "delta"
 
 
 class _WriteByDefault(TyperGroup):
-    """A group whose first command need not be named."""
+    """A group with the default command `write`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
         if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
             args = ["write", *args]
         return list(super().parse_args(ctx, args))
@@ -65,7 +64,7 @@ class _WriteByDefault(TyperGroup):
 app = typer.Typer(
     name="archive",
     cls=_WriteByDefault,
-    help="Keep streams in Parquet files, each event once, for longer than logs are kept.\n\n"
+    help="Archive streams as Parquet files, to keep events longer than the retention of logs.\n\n"
     "    anabranch pipeline archive 127.0.0.1:4100 --to DIR --watch",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -81,23 +80,24 @@ def write(
     addresses: Annotated[list[str] | None, typer.Argument(metavar="[ADDRESS]...")] = None,
     *,
     to: Annotated[Path, typer.Option("--to", help="Directory of the archive.")],
-    streams: Annotated[str, typer.Option(help="Only these, with commas between.")] = "",
-    watch: Annotated[bool, typer.Option("--watch", help="Go on until Ctrl-C.")] = False,
+    streams: Annotated[str, typer.Option(help="Only these streams, separated by commas.")] = "",
+    watch: Annotated[bool, typer.Option("--watch", help="Continue until interrupted.")] = False,
     every: Annotated[float, typer.Option(min=0.0, help="Seconds between rounds.")] = 30.0,
     compact_at: Annotated[
-        int, typer.Option(min=0, help="With --watch: compact after so many commits; 0: never.")
+        int,
+        typer.Option(min=0, help="With --watch: compact after this number of commits; 0: never."),
     ] = 64,
     missing: Annotated[
         Missing,
         typer.Option(
-            help="Ticks that the log forgot before they were archived: fail, or record that they"
-            " are missing and go on."
+            help="If the log dropped ticks before they were archived: fail, or record them as"
+            " missing and go on."
         ),
     ] = Missing.fail,
     hold: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="A cursor at the brokers: logs keep what is not archived yet."
+            metavar="NAME", help="Cursor at the brokers that makes logs retain unarchived events."
         ),
     ] = "",
     form: FormatOption = Form.parquet,
@@ -107,7 +107,7 @@ def write(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Archive what the streams of a network have now; with --watch, and what comes.
+    """Archive the events in the logs of a network; with --watch, new events too.
 
     anabranch pipeline archive --network network.toml --to DIR
     """
@@ -132,26 +132,26 @@ def write(
             missing="record" if missing is Missing.record else "fail",
             is_delta=form is Form.delta,
         ) as archiver:
-            tell = _Telling(as_json)
+            output = _Output(as_json)
             if not watch:
-                tell.report(archiver.run(_drawing(steps, "ticks")))
+                output.report(archiver.run(_progress(steps, "ticks")))
                 return
-            with _until_told() as pause:
-                archiver.watch(lambda: pause(every), tell.round, compact_every=compact_at)
-            if tell.total is not None:
-                tell.report(tell.total)
+            with _until_signalled() as pause:
+                archiver.watch(lambda: pause(every), output.round, compact_every=compact_at)
+            if output.total is not None:
+                output.report(output.total)
 
 
 @app.command("compact")
 def compact(
     directory: Directory,
     *,
-    megabytes: Annotated[int, typer.Option(min=1, help="What files should have.")] = 64,
+    megabytes: Annotated[int, typer.Option(min=1, help="Target size of files in MiB.")] = 64,
     form: FormatOption = Form.parquet,
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Join small files of an archive into few.
+    """Merge small files of an archive into larger ones.
 
     anabranch pipeline archive compact DIR
     """
@@ -167,7 +167,7 @@ def compact(
             directory,
             file_bytes=megabytes * _MEBI,
             is_delta=form is Form.delta,
-            progress=_drawing(steps, "groups of files"),
+            progress=_progress(steps, "groups of files"),
         )
     if as_json:
         print_json(done)
@@ -177,7 +177,7 @@ def compact(
 
 @app.command("verify")
 def verify(directory: Directory, *, as_json: JsonOption = False) -> None:
-    """Check every commit, file and tick of an archive; exit code 1 if something is wrong.
+    """Verify every commit, file and tick of an archive; exit code 1 if it is damaged.
 
     anabranch pipeline archive verify DIR
     """
@@ -185,7 +185,7 @@ def verify(directory: Directory, *, as_json: JsonOption = False) -> None:
     from anabranch.spark.archive.verification import verify as look  # noqa: PLC0415 - needs Arrow
 
     with steps_on_stderr() as steps:
-        found = look(directory, _drawing(steps, "files"))
+        found = look(directory, _progress(steps, "files"))
     if as_json:
         print_json(found)
     else:
@@ -197,7 +197,7 @@ def verify(directory: Directory, *, as_json: JsonOption = False) -> None:
 
 @app.command("show")
 def show(directory: Directory, *, as_json: JsonOption = False) -> None:
-    """Show what an archive holds: streams, ticks, times, columns; with --json, the files too.
+    """Show the streams, ticks, times and columns of an archive; with --json, the files too.
 
     anabranch pipeline archive show DIR
     """
@@ -224,25 +224,23 @@ def show(directory: Directory, *, as_json: JsonOption = False) -> None:
         typer.echo(f"  column {column.name}: {column.kind} of {column.attribute}")
 
 
-# -- what is said ----------------------------------------------------------------------------------
+# -- output ----------------------------------------------------------------------------------------
 
 
-class _Telling:
-    """Says what was archived, round by round and at the end."""
+class _Output:
+    """Prints a report after each round and at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        #: Everything so far; None if no round has been done.
+        #: The sum of all rounds; None before the first.
         self.total: Report | None = None
 
     def round(self, report: "Report") -> None:
-        """One round of watching."""
         self.total = report if self.total is None else self.total.with_more(report)
         if report.commits:
             self.report(report)
 
     def report(self, report: "Report") -> None:
-        """What was done."""
         if self._as_json:
             print_json(report)
             return
@@ -259,7 +257,7 @@ class _Telling:
 def _compacted(done: "Compacted") -> str:
     return (
         f"{counted(done.before, 'file')} became {done.after:,}"
-        f" ({counted(done.rows, 'event')} written anew,"
+        f" ({counted(done.rows, 'event')} rewritten,"
         f" {done.bytes_before / _MEBI:.1f} → {done.bytes_after / _MEBI:.1f} MiB)"
     )
 
@@ -267,7 +265,9 @@ def _compacted(done: "Compacted") -> str:
 def _verified(found: "Verified") -> Iterator[str]:
     yield from (f"problem: {problem}" for problem in found.problems)
     yield from (f"missing: {span}" for span in found.missing)
-    yield from (f"no commit names {path}; the next writer removes it" for path in found.unnamed)
+    yield from (
+        f"orphan: {path} is in no commit; the next writer removes it" for path in found.unnamed
+    )
     word = "damaged" if found.problems else "good"
     yield (
         f"{word}: {counted(found.rows, 'event')} in {counted(found.files, 'file')},"
@@ -279,8 +279,8 @@ def _time(time_ns: int) -> str:
     return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat(sep=" ").removesuffix("+00:00")
 
 
-def _drawing(steps: Steps, what: str) -> Callable[[int, int], None]:
-    """Draws how much is done."""
+def _progress(steps: Steps, what: str) -> Callable[[int, int], None]:
+    """A callback that draws the progress of a step."""
     before = 0
 
     def draw(done: int, total: int) -> None:
@@ -294,15 +294,15 @@ def _drawing(steps: Steps, what: str) -> Callable[[int, int], None]:
 
 
 @contextmanager
-def _until_told() -> "Iterator[Callable[[float], bool]]":
-    """A pause that ends early, and says False, when the process is told to end."""
-    told = threading.Event()
+def _until_signalled() -> "Iterator[Callable[[float], bool]]":
+    """A sleep function that returns False, early, once SIGINT or SIGTERM has arrived."""
+    signalled = threading.Event()
     before = {
-        number: signal.signal(number, lambda *_: told.set())
+        number: signal.signal(number, lambda *_: signalled.set())
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield lambda seconds: not told.wait(seconds)
+        yield lambda seconds: not signalled.wait(seconds)
     finally:
         for number, handle in before.items():
             signal.signal(number, handle)

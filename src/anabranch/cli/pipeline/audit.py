@@ -1,8 +1,8 @@
-"""`anabranch pipeline audit`: were all promises about deliveries kept? For traces of any size.
+"""`anabranch pipeline audit`: check the delivery guarantees for traces of any size.
 
-What `trace verify` does on one machine and in memory, for what does not fit there: traces of
-clients, or tables in Parquet files, are held against what was published. Both agree; see
-docs/AUDIT.md for what each looks at.
+Does on Spark what `trace verify` does in memory: compares client traces, or tables in Parquet
+files, with the published events. Both commands give the same verdict; docs/AUDIT.md lists their
+checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from anabranch.spark.audit import Audit, Report
     from anabranch.spark.audit.publications import Logs
 
-#: Subscribers that a terminal shows.
+#: Subscribers shown in the table.
 _LINES_MAX = 20
 
 
 def audit(
     traces: Annotated[
         list[Path],
-        typer.Argument(help="Traces of clients; or one directory with tables (docs/AUDIT.md)."),
+        typer.Argument(help="Client traces, or one directory with tables (docs/AUDIT.md)."),
     ],
     *,
     published: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where what was published is: states of brokers, an archive, Parquet files, or"
+            help="Source of the published events: state directories, an archive, Parquet files, or"
             " HOST:PORT of a broker."
         ),
     ] = None,
     complete: Annotated[
         bool,
         typer.Option(
-            "--complete", help="The run is over: what has not come by the end never comes."
+            "--complete", help="The run is over: report events missing at its end as lost."
         ),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(help="Write a page with plots to this file.")
+        Path | None, typer.Option(help="Write an HTML report with plots to this file.")
     ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Anomalies of each kind to show.")] = 5,
     network: connect_options.NetworkOption = None,
@@ -59,39 +59,39 @@ def audit(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Check that nothing was lost, repeated, reordered, unmatched or made up.
+    """Check for lost, duplicate, reordered, unmatched and spurious deliveries.
 
     anabranch pipeline audit traces/*.jsonl --published state --complete --report audit.html
 
-    Exit code 1 if a promise was broken."""
+    Exit code 1 if a guarantee was broken."""
     places = list(published or [])
     addresses = [text for text in places if connect_options.is_address(text)]
     way = None
     if addresses or network is not None:
         way = connect_options.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
     paths = [Path(text) for text in places if not connect_options.is_address(text)]
-    _check_there([*traces, *paths])
+    _check_exist([*traces, *paths])
     with spark_session(master, "audit") as spark:
         read_logs = _reading(spark, paths, way)
         found, notes = _audited(spark, traces, read_logs, complete=complete)
         with found:
-            told = found.report(examples)
-            result = msgspec.structs.replace(told, notes=[*told.notes, *notes])
-    _tell(result, report, as_json=as_json)
+            result = found.report(examples)
+            result = msgspec.structs.replace(result, notes=[*result.notes, *notes])
+    _output(result, report, as_json=as_json)
     if not result.clean:
         raise typer.Exit(1)
 
 
-def _check_there(paths: Sequence[Path]) -> None:
+def _check_exist(paths: Sequence[Path]) -> None:
     for path in paths:
         if not path.exists():
-            raise CommandError(f"there is no {path}; name traces, or a directory with tables")
+            raise CommandError(f"{path} does not exist; give traces, or a directory with tables")
 
 
 def _reading(
     spark: "SparkSession", paths: list[Path], way: connect_options.Way | None
 ) -> "Callable[[], Logs] | None":
-    """How to read what was published, where that was said."""
+    """A function that reads the published events; None without `--published`."""
     from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
     from anabranch.spark.audit import publications  # noqa: PLC0415 - needs Spark
     from anabranch.spark.audit.publications import read_history  # noqa: PLC0415 - needs Spark
@@ -102,8 +102,8 @@ def _reading(
     kinds = [bool(states), bool(tables), bool(archives) or way is not None]
     if sum(kinds) > 1 or len(archives) > 1:
         raise CommandError(
-            "--published names several things; give states of brokers, or Parquet files, or an"
-            " archive and the network behind it"
+            "--published mixes several kinds of sources; give state directories, or Parquet files,"
+            " or an archive and its network"
         )
     if states:
         from anabranch.cli.pipeline.broker_logs import (  # noqa: PLC0415 - needs Spark
@@ -134,17 +134,17 @@ def _audited(
         if path.is_dir():
             raise CommandError(
                 f"{path} is a directory without the tables published, subscriptions and deliveries;"
-                " name the traces in it"
+                " give the traces in it"
             )
     if read_logs is None:
         raise CommandError(
-            "say where what was published is: --published with states of brokers, an archive,"
-            " Parquet files, or the address of a broker"
+            "give the source of the published events: --published with state directories, an"
+            " archive, Parquet files, or the address of a broker"
         )
     return runner.audit_traces(spark, traces, read_logs, complete=complete)
 
 
-def _tell(result: "Report", report: Path | None, *, as_json: bool) -> None:
+def _output(result: "Report", report: Path | None, *, as_json: bool) -> None:
     if report is not None:
         from anabranch.spark.report.audit_page import audit_page  # noqa: PLC0415 - matplotlib
 
@@ -180,5 +180,5 @@ def _print(result: "Report") -> None:
     for note in result.notes:
         out.print(f"note: {note}", soft_wrap=True)
     named = ", ".join(f"{kind} {count:,}" for kind, count in result.counts.items())
-    kept = "every promise kept" if result.clean else "PROMISES BROKEN"
-    out.print(f"{kept}: {named}", soft_wrap=True)
+    outcome = "every guarantee kept" if result.clean else "GUARANTEES BROKEN"
+    out.print(f"{outcome}: {named}", soft_wrap=True)

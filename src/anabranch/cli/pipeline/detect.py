@@ -1,8 +1,8 @@
-"""`anabranch pipeline detect`: a pattern detected in what there is, or in what comes.
+"""`anabranch pipeline detect`: detect a pattern in past events, or in new ones.
 
-Without `--follow` it is a backtest: all that an archive, a network or Parquet files have, as a
-complete history. With it, a streaming query. Findings go to Parquet files, a file of JSON lines, or
-stdout; with `--json` a report of the run takes the place of lines.
+Without `--follow` the command is a backtest: it reads all events of an archive, a network or
+Parquet files as a complete history. With `--follow` it is a streaming query. Findings go to Parquet
+files, to a JSON lines file, or to stdout; `--json` prints a report of the run in place of lines.
 """
 
 import time as clocks
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 
     from anabranch.spark.attribute_columns import AttributeColumn
 
-#: While following: ticks, or files, of one batch.
+#: With `--follow`: ticks, or files, of one batch.
 _TICKS_MAX = 200_000
 _FILES_MAX = 8
-#: What a network's rows have beside attributes; in a row of silence there is no publisher.
+#: Columns of a network's rows beside attributes. A row that reports silence has no publisher.
 _ENVELOPE = "stream STRING, tick BIGINT, publisher STRING, timestamp TIMESTAMP, loggedAt TIMESTAMP"
 _PRESENCE = "publisher"
 
 
 class DetectReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backtest came to."""
+    """The result of a backtest."""
 
     id: str
     pattern: str
     events: int
     matches: int
-    #: Rows that are no match: events without a time, and what was beyond a bound.
+    #: Findings that are not matches: events without a time, and exceeded limits.
     others: int
-    #: From the first row that is read to the last finding that is written.
+    #: From the first row read to the last finding written.
     detect_s: float
     events_per_s: float
     output: str = ""
@@ -62,35 +62,38 @@ class DetectReport(msgspec.Struct, frozen=True, kw_only=True):
 def detect(
     what: Annotated[list[str], typer.Argument(metavar="[EVENTS]... PATTERN", show_default=False)],
     *,
-    pattern_id: Annotated[str, typer.Option("--id", help="The pattern's name in findings.")] = "",
+    pattern_id: Annotated[str, typer.Option("--id", help="Id of the pattern in findings.")] = "",
     to: Annotated[
         Path | None,
-        typer.Option(help="Directory for Parquet files, or FILE.jsonl; stdout if absent."),
+        typer.Option(help="Directory for Parquet files, or FILE.jsonl. Default: stdout."),
     ] = None,
     time: Annotated[
-        str, typer.Option(help="The column with the time of events: timestamp, loggedAt, …")
+        str, typer.Option(help="Column with the time of events: timestamp, loggedAt, …")
     ] = "timestamp",
     attributes: Annotated[
         str | None,
-        typer.Option(help="Attributes that events in findings have, with commas; absent: all."),
+        typer.Option(help="Attributes of events in findings, separated by commas. Default: all."),
     ] = None,
     buckets: Annotated[
-        int, typer.Option(min=1, help="Shares of events, where the parts have a key in common.")
+        int, typer.Option(min=1, help="Partitions of events, if the parts share a key.")
     ] = 16,
     matches_max: Annotated[
         int,
-        typer.Option(min=1, help="Matches that may end with one event; as the network has it."),
+        typer.Option(min=1, help="Maximum matches completed by one event."),
     ] = DEFAULT_LIMITS.pattern_matches_max,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue with new events until interrupted.")
+    ] = False,
     start: Annotated[
-        Start, typer.Option(help="Of a network that is followed: all it has, or what is new.")
+        Start,
+        typer.Option(help="With --follow, from a network: all retained events, or only new ones."),
     ] = Start.earliest,
     columns: Annotated[
         str,
         typer.Option(help="Types of attributes for --follow: 'symbol STRING, price DOUBLE'."),
     ] = "",
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Where --follow remembers how far it is; beside --to.")
+        Path | None, typer.Option(help="Checkpoint directory of --follow. Default: below --to.")
     ] = None,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -98,21 +101,21 @@ def detect(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Detect a pattern: which events belong together, in the past or as they come.
+    """Detect a pattern in past events, or in new ones as they arrive.
 
     anabranch pipeline detect archive/ "a:{x = 1} THEN b:{x = 2} WHERE a.s = b.s WITHIN 5 s"
 
-    EVENTS are an archive, Parquet files, or the address of a broker. What is printed is a JSON
-    object for each finding: a match with its events, or what could not be decided. --json prints a
-    report instead.
+    EVENTS are an archive, Parquet files, or the address of a broker. The output is a JSON object
+    for each finding: a match with its events, or a case that could not be decided. --json prints
+    a report instead.
     """
     *words, text = what
     pattern = Pattern.parse(text)
     if not words and network is None:
-        raise CommandError("give the events, and then the pattern")
+        raise CommandError("give the events first, then the pattern")
     places = places_of(words, network, ca, plaintext)
     if follow and as_json:
-        raise CommandError("--json reports a run that ends; --follow does not")
+        raise CommandError("--json and --follow are mutually exclusive")
     if not follow:
         check_output(to)
     names = None if attributes is None else [name.strip() for name in attributes.split(",")]
@@ -138,12 +141,12 @@ class _Run(msgspec.Struct, frozen=True):
     buckets: int
     matches_max: int
 
-    # -- what there is --------------------------------------------------------------------------
+    # -- past events ----------------------------------------------------------------------------
 
     def write(self, spark: "SparkSession") -> None:
-        """Findings, and how many there were."""
+        """Write the findings and print their number."""
         events = opened(spark, self.places, self._filter)
-        self._say_missing(events.frame, events.columns)
+        self._note_missing(events.frame, events.columns)
         found = self._found(events.frame, events.columns)
         if is_lines(self.to):
             count = write_lines(found.orderBy("time", "identity"), self.to)
@@ -153,18 +156,18 @@ class _Run(msgspec.Struct, frozen=True):
             typer.echo(f"wrote {self.to}", err=True)
 
     def report(self, spark: "SparkSession") -> DetectReport:
-        """What it came to; findings are written if somebody said where."""
+        """Detect and count; write the findings if `--to` is given."""
         from pyspark.sql import Observation  # noqa: PLC0415 - needs Spark
         from pyspark.sql import functions as sf  # noqa: PLC0415 - needs Spark
 
         source = opened(spark, self.places)
-        self._say_missing(source.frame, source.columns)
+        self._note_missing(source.frame, source.columns)
         read, found = Observation(), Observation()
         is_match = sf.count_if(sf.col("finding") == "match").alias("matches")
-        every = sf.count(sf.lit(1)).alias("rows")
+        row_count = sf.count(sf.lit(1)).alias("rows")
         begin = clocks.perf_counter()
-        frame = self._found(source.frame.observe(read, every), source.columns)
-        self._land(frame.observe(found, is_match, every))
+        frame = self._found(source.frame.observe(read, row_count), source.columns)
+        self._write_frame(frame.observe(found, is_match, row_count))
         took_s = clocks.perf_counter() - begin
         events, matches = read.get["rows"], found.get["matches"]
         return DetectReport(
@@ -178,7 +181,7 @@ class _Run(msgspec.Struct, frozen=True):
             output="" if self.to is None else str(self.to),
         )
 
-    def _land(self, frame: "DataFrame") -> None:
+    def _write_frame(self, frame: "DataFrame") -> None:
         if self.to is None:
             frame.write.format("noop").mode("overwrite").save()
         elif is_lines(self.to):
@@ -186,21 +189,21 @@ class _Run(msgspec.Struct, frozen=True):
         else:
             frame.write.mode("append").parquet(str(self.to))
 
-    # -- what comes -----------------------------------------------------------------------------
+    # -- new events -----------------------------------------------------------------------------
 
     def follow(
         self, spark: "SparkSession", start: str, columns: str, checkpoint: Path | None
     ) -> None:
-        """Findings as they are made, until somebody ends it."""
+        """Write findings as they occur, until interrupted."""
         is_network = self.places.way is not None
-        coming = self._network(spark, start, columns) if is_network else self._files(spark, columns)
-        missing = self._missing(coming, ())
+        frame = self._network(spark, start, columns) if is_network else self._files(spark, columns)
+        missing = self._missing(frame, ())
         if missing and is_network:
             raise CommandError(
-                f"no event so far has {', '.join(missing)}, so nobody knows of which type"
-                " that is; say it with --columns 'NAME STRING, NAME DOUBLE'"
+                f"no event so far has {', '.join(missing)}, so the type is unknown; give it with"
+                " --columns 'NAME STRING, NAME DOUBLE'"
             )
-        found = self._found(coming, (), presence=_PRESENCE if is_network else "")
+        found = self._found(frame, (), presence=_PRESENCE if is_network else "")
         follow_rows(found, self.to, checkpoint, ordered=("time", "identity"))
 
     def _network(self, spark: "SparkSession", start: str, columns: str) -> "DataFrame":
@@ -211,7 +214,7 @@ class _Run(msgspec.Struct, frozen=True):
             "brokers": ",".join(place.addresses),
             "subscription": self._filter,
             "startingOffsets": start,
-            # Otherwise time would stand still while nothing matches.
+            # Without rows for silence, event time would not advance while no event matches.
             "silenceRows": "true",
             "maxOffsetsPerTrigger": str(_TICKS_MAX),
         }
@@ -224,12 +227,12 @@ class _Run(msgspec.Struct, frozen=True):
 
     def _files(self, spark: "SparkSession", columns: str) -> "DataFrame":
         if not self.places.files:
-            raise CommandError("an archive does not grow by itself; --follow the network it is of")
+            raise CommandError("--follow cannot read an archive; give the address of its network")
         if columns:
-            raise CommandError("--columns is for networks; Parquet files have their types")
+            raise CommandError("--columns applies to networks; Parquet files have types")
         (path, *others) = self.places.files
         if others:
-            raise CommandError(f"--follow reads one directory of Parquet; leave out {others[0]}")
+            raise CommandError(f"--follow reads one Parquet directory; remove {others[0]}")
         schema = spark.read.parquet(str(path)).schema
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", _FILES_MAX)
         return reader.parquet(str(path))
@@ -238,7 +241,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     @property
     def _filter(self) -> str:
-        """What some part wants."""
+        """Matches every event that some part of the pattern matches."""
         return " OR ".join(dict.fromkeys(f"({part.filter})" for part in self.pattern.parts))
 
     def _found(
@@ -263,7 +266,7 @@ class _Run(msgspec.Struct, frozen=True):
 
         return missing_attributes(events, self.pattern, columns)
 
-    def _say_missing(self, events: "DataFrame", columns: "Sequence[AttributeColumn]") -> None:
+    def _note_missing(self, events: "DataFrame", columns: "Sequence[AttributeColumn]") -> None:
         missing = self._missing(events, columns)
         if missing:
-            typer.echo(f"absent everywhere: {', '.join(missing)}", err=True)
+            typer.echo(f"in no event: {', '.join(missing)}", err=True)

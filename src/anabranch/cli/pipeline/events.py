@@ -1,10 +1,10 @@
-"""Where a command finds its events: an archive, a network, both of them, or plain Parquet files.
+"""Event sources of pipeline commands: an archive, a network, both, or plain Parquet files.
 
-    DIR of an archive     what it holds, every kind of an attribute in a column of its own
-    ADDRESS, --network    what the logs of a network hold; with an archive, what is behind it
-    other DIR or FILE     Parquet, in which columns are attributes
+    DIR of an archive     its events, with a column for every type of every attribute
+    ADDRESS, --network    the events in the logs of a network; with an archive, those after it
+    other DIR or FILE     Parquet files, whose columns are attributes
 
-What is opened is a data frame, and which of its columns hold attributes.
+A source is opened as a data frame with a list of its attribute columns.
 """
 
 import re
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 
     from anabranch.spark.attribute_columns import AttributeColumn
 
-#: What an archive has in its directory.
-_OF_ARCHIVES = "_archive"
-#: Where the error of a task stands in what Spark says about it.
-_OURS = "Error: "
-#: How Spark names the kinds of its own errors.
+#: The subdirectory that marks an archive.
+_ARCHIVE_MARKER = "_archive"
+#: Precedes our own error message in Spark's report of a failed task.
+_ERROR_PREFIX = "Error: "
+#: The class of an error of Spark itself.
 _CLASS = re.compile(r"\[[A-Z_.]{4,}\] ")
 
 
 class Events(NamedTuple):
-    """Events, and the columns that hold their attributes; none: whatever can."""
+    """Events and their attribute columns; empty: all columns of a suitable type."""
 
     frame: "DataFrame"
     columns: "Sequence[AttributeColumn]"
-    #: Whose events they are; "" if nobody knows.
+    #: The network of the events; "" if unknown.
     network: str = ""
 
 
 class Places(NamedTuple):
-    """Where events are, as it was said on the command line."""
+    """The event sources given on the command line."""
 
     archive: Path | None
     files: tuple[Path, ...]
@@ -50,30 +50,32 @@ class Places(NamedTuple):
 def places_of(
     words: Sequence[str], network: Path | None, ca: Path | None, plaintext: bool
 ) -> Places:
-    """What the words mean; an error if they mean nothing, or too much at once."""
+    """Classify the arguments. No source, or sources that cannot be combined, are an error."""
     is_address = connect_options.is_address
     addresses = [word for word in words if is_address(word) and not Path(word).exists()]
     paths = [Path(word) for word in words if word not in addresses]
     for path in paths:
         if not path.exists():
-            raise CommandError(f"{path} does not exist; events are in an archive, or in Parquet")
-    archives = [path for path in paths if (path / _OF_ARCHIVES).is_dir()]
+            raise CommandError(f"{path} does not exist; give an archive or Parquet files")
+    archives = [path for path in paths if (path / _ARCHIVE_MARKER).is_dir()]
     files = tuple(path for path in paths if path not in archives)
     way = None
     if addresses or network is not None:
         checked = connect_options.checked_addresses(addresses)
         way = connect_options.Way(addresses=checked, file=network, ca=ca, plaintext=plaintext)
     if len(archives) > 1:
-        raise CommandError(f"{archives[0]} and {archives[1]} are two archives; give one")
+        raise CommandError(f"{archives[0]} and {archives[1]} are two archives; give only one")
     if files and (archives or way is not None):
-        raise CommandError(f"{files[0]} is no archive, so it cannot be read together with others")
+        raise CommandError(
+            f"{files[0]} is not an archive and cannot be combined with other sources"
+        )
     if not (files or archives or way is not None):
-        raise CommandError("say where the events are: a directory, an address, or --network")
+        raise CommandError("give the events: a directory, an address, or --network")
     return Places(archives[0] if archives else None, files, way)
 
 
 def opened(spark: "SparkSession", places: Places, filter: str = "TRUE") -> Events:
-    """The events that are there; those of archives and networks that match a filter."""
+    """Open the sources. The filter applies to archives and networks."""
     if places.files:
         paths = [str(path.absolute()) for path in places.files]
         return Events(spark.read.option("mergeSchema", "true").parquet(*paths), ())
@@ -81,7 +83,7 @@ def opened(spark: "SparkSession", places: Places, filter: str = "TRUE") -> Event
     from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
 
     options = None if places.way is None else options_of(places.way)
-    # An archive may say itself that it lacks some ticks; the rest of it is good.
+    # An archive may lack some ticks; the rest of it is usable.
     found = look_into(spark, places.archive, filter, brokers=options, on_missing="report")
     say_missing(found.past)
     return Events(found.frame, archived_columns(found.columns), found.past.network)
@@ -89,7 +91,7 @@ def opened(spark: "SparkSession", places: Places, filter: str = "TRUE") -> Event
 
 @contextmanager
 def told_plainly() -> Iterator[None]:
-    """What Spark reports of a failed task, in one line: our own error if there is one in it."""
+    """Reduce Spark's report of a failed task to one line: our own error if it contains one."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - needs Spark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - needs Spark
 
@@ -99,11 +101,11 @@ def told_plainly() -> Iterator[None]:
         raise CommandError(_gist(str(error))) from error
 
 
-def _gist(told: str) -> str:
-    """The line that says what was wrong: one of ours, or the first with a kind of Spark's own."""
-    lines = [line.strip() for line in told.splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("anabranch.") and _OURS in line]
+def _gist(report: str) -> str:
+    """The last line with an error of ours, or else the first with an error class of Spark."""
+    lines = [line.strip() for line in report.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("anabranch.") and _ERROR_PREFIX in line]
     if own:
-        return own[-1].partition(_OURS)[2]
+        return own[-1].partition(_ERROR_PREFIX)[2]
     found = next(filter(None, map(_CLASS.search, lines)), None)
     return lines[0] if found is None else found.string[found.start() :]

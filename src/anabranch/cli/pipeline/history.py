@@ -1,9 +1,8 @@
-"""`anabranch pipeline history`: a subscription to the past, from the archive and from the log.
+"""`anabranch pipeline history`: replay past events from the archive and the log.
 
-Events that match are printed as `sub` prints them, in the order of time, and within a stream in
-that of ticks: those that were archived, found by Spark, and behind them those that the log has.
-With `--follow` a live subscription goes on from there, without a gap and without an event twice,
-until Ctrl-C.
+Matching events are printed as `sub` prints them, in order of time, and within a stream in order of
+ticks: first the archived ones, found by Spark, then those in the log. With `--follow` a live
+subscription continues from there, without a gap or a duplicate, until Ctrl-C.
 """
 
 import asyncio
@@ -51,14 +50,19 @@ def history(
     *,
     archive: Annotated[Path | None, typer.Option(help="Directory of the archive.")] = None,
     since: Annotated[
-        str, typer.Option(help="beginning, a time, 10m (ago), or ticks: edge-1=42,edge-2=7.")
+        str,
+        typer.Option(help="Start: beginning, a time, an age (10m), or ticks: edge-1=42,edge-2=7."),
     ] = "beginning",
     until: Annotated[
-        str | None, typer.Option(help="A time before which, or ticks up to which; now if absent.")
+        str | None, typer.Option(help="End: a time (exclusive) or ticks (inclusive). Default: now.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
-    count: Annotated[int, typer.Option(min=0, help="End after so many events; 0: never.")] = 0,
-    form: Annotated[Format, typer.Option("--format", help="How events are printed.")] = Format.json,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue with new events until interrupted.")
+    ] = False,
+    count: Annotated[
+        int, typer.Option(min=0, help="Exit after this number of events; 0: never.")
+    ] = 0,
+    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
     missing: MissingOption = Missing.fail,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -67,7 +71,7 @@ def history(
     within: connect_options.WithinOption = 10.0,
     master: MasterOption = "",
 ) -> None:
-    """Print the events of the past that match a filter, as a subscriber would have got them.
+    """Print past events that match a filter, as a subscriber would have received them.
 
     anabranch pipeline history 127.0.0.1:4100 "price > 10" --archive DIR --since 3d --follow
 
@@ -75,7 +79,7 @@ def history(
     """
     *addresses, text = what
     if not text.strip() or (connect_options.is_address(text) and not addresses):
-        raise CommandError("give a filter after the addresses; TRUE matches everything")
+        raise CommandError("give a filter after the addresses; TRUE matches every event")
     way = None
     if addresses or network is not None:
         way = connect_options.Way(
@@ -87,18 +91,20 @@ def history(
             within_s=within,
         )
     if way is None and (archive is None or follow):
-        raise CommandError("give --archive, the address of a broker, or both; --follow needs one")
+        raise CommandError(
+            "give --archive, the address of a broker, or both; --follow requires an address"
+        )
     if follow and until is not None:
-        raise CommandError("--until and --follow do not go together")
+        raise CommandError("--until and --follow are mutually exclusive")
     start = read_since(since)
     if start == "now":
-        raise CommandError("--since now is no past; `anabranch sub` begins now")
-    looking = _Looking(str(Filter.parse(text)), archive, way, on_missing(missing))
+        raise CommandError("--since now has no history; use `anabranch sub` to start now")
+    run = _Run(str(Filter.parse(text)), archive, way, on_missing(missing))
     printer = Printer(form, count)
     printer.head()
-    past = looking.print_past(printer, start, _until(until), master)
+    past = run.print_past(printer, start, _until(until), master)
     if follow and not printer.is_enough:
-        asyncio.run(looking.follow(printer, past))
+        asyncio.run(run.follow(printer, past))
     typer.echo(counted(printer.shown, "event"), err=True)
 
 
@@ -109,7 +115,7 @@ def _until(text: str | None) -> "Until":
     return found if isinstance(found, Mapping | int) else None
 
 
-class _Looking:
+class _Run:
     """One run of the command."""
 
     def __init__(
@@ -123,7 +129,7 @@ class _Looking:
     def print_past(
         self, printer: Printer, since: Since, until: "Until", master: str
     ) -> "HistoricalRead":
-        """What archive and log have."""
+        """Print the events in archive and log."""
         options = None if self._way is None else options_of(self._way)
         with spark_session(master, "history") as spark:
             from anabranch.spark.history import look_into  # noqa: PLC0415 - needs Spark
@@ -151,7 +157,7 @@ class _Looking:
                 return
 
     async def follow(self, printer: Printer, past: "HistoricalRead") -> None:
-        """What comes after that."""
+        """Print the events after them."""
         task = asyncio.current_task()
         assert task is not None
         assert self._way is not None
@@ -173,8 +179,8 @@ class _Looking:
     async def _subscribed(
         self, printer: Printer, past: "HistoricalRead", subscribe: Subscribe
     ) -> Subscription | None:
-        """Behind what was printed; if the log has forgotten that meanwhile, behind what the
-        archive has got since."""
+        """Subscribe after the printed events. If the log has dropped that position meanwhile, read
+        the archive again first."""
         assert self._way is not None
         try:
             return await subscribe(past.positions)

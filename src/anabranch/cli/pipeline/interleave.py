@@ -1,8 +1,8 @@
-"""`anabranch pipeline interleave`: several streams as one, ordered by event time.
+"""`anabranch pipeline interleave`: merge streams into one, ordered by event time.
 
-What there is, is sorted; with `--follow` events are put in order as they come, each kept back for
-as long as an older one may still be on its way. Where the result goes: Parquet files, a file of
-JSON lines, or stdout.
+Past events are sorted. With `--follow` a reorder buffer holds each new event until no older one can
+arrive within the lateness bound. The output goes to Parquet files, to a JSON lines file, or to
+stdout.
 """
 
 from enum import StrEnum
@@ -23,22 +23,22 @@ from anabranch.model.filter import Filter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: While following, one task has all of a batch in memory: ticks, or files, of one batch.
+#: With `--follow`, one task holds a whole batch in memory: ticks, or files, of one batch.
 _TICKS_MAX = 200_000
 _FILES_MAX = 8
-#: How often to look whether nothing has come for long enough.
-_IDLE_LOOK_S = 0.5
+#: Interval between checks for idle streams.
+_IDLE_CHECK_S = 0.5
 
 
 class Clock(StrEnum):
-    """Which time of an event counts."""
+    """The time by which events are ordered."""
 
     timestamp = "timestamp"
     logged_at = "loggedAt"
 
 
 class Start(StrEnum):
-    """Where a network is read from."""
+    """The position from which a network is read."""
 
     earliest = "earliest"
     latest = "latest"
@@ -52,35 +52,39 @@ def interleave(
     *,
     to: Annotated[
         Path | None,
-        typer.Option(help="Directory for Parquet files, or FILE.jsonl; stdout if absent."),
+        typer.Option(help="Directory for Parquet files, or FILE.jsonl. Default: stdout."),
     ] = None,
-    streams: Annotated[str, typer.Option(help="Only these streams, with commas.")] = "",
+    streams: Annotated[str, typer.Option(help="Only these streams, separated by commas.")] = "",
     text: Annotated[str, typer.Option("--filter", help="Only events that match.")] = "",
-    time: Annotated[Clock, typer.Option(help="Which time counts.")] = Clock.timestamp,
-    follow: Annotated[bool, typer.Option("--follow", help="Go on live, until Ctrl-C.")] = False,
+    time: Annotated[
+        Clock, typer.Option(help="Time by which events are ordered.")
+    ] = Clock.timestamp,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Continue with new events until interrupted.")
+    ] = False,
     start: Annotated[
-        Start, typer.Option(help="Of a network: everything that logs have, or what is new.")
+        Start, typer.Option(help="From a network: all retained events, or only new ones.")
     ] = Start.earliest,
     lateness: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that an event may come after a younger one.")
+        float, typer.Option(min=0.0, help="Seconds to wait for late events.")
     ] = 10.0,
     idle: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds of silence after which all that waits goes; 0: never."),
+        typer.Option(min=0.0, help="Seconds without events after which to flush; 0: never."),
     ] = 0.0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Where --follow remembers how far it is; beside --to.")
+        Path | None, typer.Option(help="Checkpoint directory of --follow. Default: below --to.")
     ] = None,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
 ) -> None:
-    """Put the events of several streams into one order: by time, then stream, then tick.
+    """Merge streams into one order: by time, then stream, then tick.
 
     anabranch pipeline interleave 127.0.0.1:4100 --streams edge-1,edge-2 --follow
 
-    An event that comes too late to be put in its place has "late": true and no position."""
+    An event that arrives too late to be ordered has "late": true and no position."""
     words = list(sources or [])
     addresses = [word for word in words if connect_options.is_address(word)]
     paths = [Path(word) for word in words if not connect_options.is_address(word)]
@@ -88,7 +92,7 @@ def interleave(
     if addresses or network is not None:
         way = connect_options.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
     if (way is None) == (not paths):
-        raise CommandError("give the address of a broker (or --network), or Parquet directories")
+        raise CommandError("give either the address of a broker (or --network) or directories")
     wanted = _Wanted(streams, str(Filter.parse(text)) if text else "", start.value, follow)
     with spark_session(master, "interleave", draws=not follow) as spark:
         if way is not None:
@@ -99,15 +103,15 @@ def interleave(
 
         whole = interleaved(frames, time=time.value, lateness_s=lateness, idle_s=idle or None)
         if follow:
-            # Spark would look for silence as often as it can.
-            look_s = _IDLE_LOOK_S if idle > 0 else None
+            # Without a trigger interval, Spark would check for idle streams continuously.
+            look_s = _IDLE_CHECK_S if idle > 0 else None
             follow_rows(whole, to, checkpoint, ordered=("late", "position"), look_every_s=look_s)
         else:
             _write(whole, to)
 
 
 class _Wanted(msgspec.Struct, frozen=True):
-    """Which events are wanted, and from where on."""
+    """The selection of events, and where to start."""
 
     streams: str
     filter: str
@@ -140,10 +144,12 @@ def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFram
     from anabranch.spark.history import history  # noqa: PLC0415 - needs Spark
 
     if not path.is_dir():
-        raise CommandError(f"{path} is no directory of Parquet files")
+        raise CommandError(f"{path} is not a directory of Parquet files")
     if commits_directory(path).is_dir():
         if wanted.follow:
-            raise CommandError(f"{path} is an archive; --follow the network that it is of")
+            raise CommandError(
+                f"--follow cannot read the archive {path}; give the address of its network"
+            )
         frame = history(spark, path, wanted.filter or "TRUE")
     else:
         frame = spark.read.parquet(str(path))

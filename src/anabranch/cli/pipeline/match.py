@@ -1,7 +1,7 @@
-"""`anabranch pipeline match`: which subscriptions would have received what, how often.
+"""`anabranch pipeline match`: match past events against many subscriptions.
 
-The report says how selective subscriptions are; with `--output` the matches themselves, or with
-`--counts` how often each subscription matched, are written as Parquet.
+The report shows the selectivity of subscriptions. `--output` writes the matches as Parquet files;
+with `--counts` it writes the number of matches per subscription instead.
 """
 
 import time
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from anabranch.spark.subscriptions import Subscriptions
 
-#: Problems and ids that a report lists; of the others it says how many they are.
+#: Problems and ids listed in a report; the others are counted.
 _LISTED = 10
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """How often one subscription matched."""
+    """The matches of one subscription."""
 
     subscription: str | int
     matches: int
@@ -39,25 +39,25 @@ class Matched(msgspec.Struct, frozen=True):
 
 
 class MatchReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out."""
+    """The result of a run."""
 
     events: int
     unmatched_events: int
     subscriptions: int
     matches: int
-    #: Subscriptions that matched nothing, and some of them.
+    #: The number of subscriptions without a match, and the first of them.
     never: int
     never_matched: list[str | int]
-    #: The shares of events that subscriptions match, of those that match any.
+    #: The share of events that a subscription matches, over subscriptions with a match.
     median_share: float
     largest_share: float
     most_matched: list[Matched]
-    #: Attributes that filters name and no event could have.
+    #: Attributes in filters that no event can have.
     missing_attributes: list[str] = []
-    #: Subscriptions that were left out, and why; the first ones.
+    #: The number of invalid subscriptions that were skipped, and the first reasons.
     invalid: int
     problems: list[str]
-    #: What matching took in the tasks, and what was left to Python.
+    #: CPU time of matching in the tasks, and conditions that Python had to evaluate.
     cpu_us_per_event: float
     left_to_python: int
     wall_s: float = 0.0
@@ -70,18 +70,19 @@ def match(
     ],
     *,
     counts: Annotated[
-        bool, typer.Option("--counts", help="Write a row for each subscription, not each match.")
+        bool,
+        typer.Option("--counts", help="Write a row per subscription in place of one per match."),
     ] = False,
     output: Annotated[Path | None, typer.Option(help="Directory for Parquet files.")] = None,
     key: Annotated[
-        list[str] | None, typer.Option(help="A column that tells events apart; may be repeated.")
+        list[str] | None, typer.Option(help="Column that identifies events; repeatable.")
     ] = None,
-    top: Annotated[int, typer.Option(min=0, help="How many subscriptions to list.")] = _LISTED,
+    top: Annotated[int, typer.Option(min=0, help="Number of subscriptions to list.")] = _LISTED,
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out subscriptions that are no good.")
+        bool, typer.Option("--skip-invalid", help="Skip invalid subscriptions.")
     ] = False,
     save_snapshot: Annotated[
-        Path | None, typer.Option(help="Keep the index in this file, for the next time.")
+        Path | None, typer.Option(help="Save the index to this file, for later runs.")
     ] = None,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -89,7 +90,7 @@ def match(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Match many events with many subscriptions: who would have received what, how often.
+    """Match many events against many subscriptions and report selectivity.
 
     anabranch pipeline match archive/ subscriptions.jsonl --output matches/
 
@@ -99,12 +100,12 @@ def match(
     """
     *words, subscriptions = what
     if not words and network is None:
-        raise CommandError("give the events, and then the file of the subscriptions")
+        raise CommandError("give the events first, then the file with the subscriptions")
     places = places_of(words, network, ca, plaintext)
     if counts and output is None:
-        raise CommandError("--counts says what is written; give --output too")
+        raise CommandError("--counts requires --output")
     if output is not None and output.exists():
-        raise CommandError(f"{output} is there already; give another --output, or remove it")
+        raise CommandError(f"{output} already exists; give another --output, or remove it")
     begin = time.perf_counter()
     with _prepared(Path(subscriptions), skip_invalid) as ready:
         if save_snapshot is not None:
@@ -120,7 +121,7 @@ def match(
 
 
 def _prepared(path: Path, skip_invalid: bool) -> "Subscriptions":
-    """The subscriptions; what is wrong with them is said before Spark is started."""
+    """Load the subscriptions before Spark starts, to report errors early."""
     try:
         from anabranch.spark.subscriptions import prepared  # noqa: PLC0415 - needs Arrow
     except ImportError as error:
@@ -138,7 +139,7 @@ class _Run(NamedTuple):
     keys: tuple[str, ...]
 
     def report(self, spark: "SparkSession", top: int) -> MatchReport:
-        """Match, write, and say what came out."""
+        """Match, write the output and build the report."""
         from anabranch.spark import bulk_matching  # noqa: PLC0415 - needs Spark
 
         events = opened(spark, self.places)
@@ -159,7 +160,7 @@ class _Run(NamedTuple):
 
 
 class Tally(msgspec.Struct, frozen=True):
-    """What the tasks counted."""
+    """The sums over all tasks."""
 
     matches: NDArray[np.int64]
     events: int
@@ -169,7 +170,7 @@ class Tally(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: dict[str, list[int]], subscriptions: int) -> "Tally":
-        """Of the columns of `bulk_matching.tallied`."""
+        """Build a tally from the columns of `bulk_matching.tallied`."""
         from anabranch.spark import bulk_matching  # noqa: PLC0415 - needs Spark
 
         numbers = np.array(columns["number"], np.int64)
@@ -214,24 +215,24 @@ def _report(tally: Tally, ready: "Subscriptions", top: int) -> MatchReport:
     )
 
 
-# -- the report for people -------------------------------------------------------------------------
+# -- the printed report ----------------------------------------------------------------------------
 
 
 def _print(report: MatchReport, to: Console) -> None:
     for problem in report.problems:
-        to.print(f"left out: {problem}", soft_wrap=True)
+        to.print(f"skipped: {problem}", soft_wrap=True)
     if report.invalid > len(report.problems):
-        to.print(f"left out: {report.invalid - len(report.problems):,} more")
+        to.print(f"skipped: {report.invalid - len(report.problems):,} more")
     if report.missing_attributes:
-        to.print(f"absent everywhere: {_some(report.missing_attributes)}", soft_wrap=True)
+        to.print(f"in no event: {_some(report.missing_attributes)}", soft_wrap=True)
     to.print(
         f"{counted(report.events, 'event')} × {counted(report.subscriptions, 'subscription')}:"
-        f" {counted(report.matches, 'match', 'matches')}, {_mean(report):,.1f} an event"
+        f" {counted(report.matches, 'match', 'matches')}, {_mean(report):,.1f} per event"
     )
-    to.print(f"events that nobody wants: {report.unmatched_events:,}{_of(report)}")
+    to.print(f"events without a match: {report.unmatched_events:,}{_of(report)}")
     to.print(
-        f"a subscription matches {report.median_share:.3%} of events in the median,"
-        f" {report.largest_share:.3%} at most"
+        f"share of events per subscription: median {report.median_share:.3%},"
+        f" maximum {report.largest_share:.3%}"
     )
     if report.never:
         listed = _some([str(each) for each in report.never_matched], report.never)
@@ -239,11 +240,11 @@ def _print(report: MatchReport, to: Console) -> None:
     if report.most_matched:
         to.print(_table(report.most_matched))
     to.print(
-        f"{report.wall_s:.1f} s; matching took {report.cpu_us_per_event:.1f} µs of CPU an event;"
-        f" {counted(report.left_to_python, 'decision')} left to Python"
+        f"{report.wall_s:.1f} s; matching took {report.cpu_us_per_event:.1f} µs of CPU per event;"
+        f" {counted(report.left_to_python, 'condition')} evaluated in Python"
     )
     if report.output:
-        to.print(f"written to {report.output}", soft_wrap=True)
+        to.print(f"wrote {report.output}", soft_wrap=True)
 
 
 def _mean(report: MatchReport) -> float:

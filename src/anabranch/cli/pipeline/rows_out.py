@@ -1,8 +1,8 @@
-"""Where the rows of a command go: Parquet files in a directory, a file of JSON lines, or stdout.
+"""Output of rows: Parquet files in a directory, a JSON lines file, or stdout.
 
-What there is, is written once, into a directory that is new. What comes is followed until somebody
-ends it: Parquet files have every row exactly once, with a checkpoint beside them; of JSON lines
-those of the last batch may come again after a crash.
+A batch query writes once, to a new directory. A streaming query runs until it is interrupted.
+Parquet files then contain every row exactly once, with a checkpoint beside them; JSON lines may
+repeat the last batch after a crash.
 """
 
 import sys
@@ -22,18 +22,18 @@ _CHECKPOINT = "_checkpoint"
 
 
 def is_lines(to: Path | None) -> bool:
-    """Whether rows become lines."""
+    """Whether rows are written as JSON lines."""
     return to is None or to.suffix in {".jsonl", ".ndjson", ".json"}
 
 
 def check_output(to: Path | None) -> None:
-    """Refuse a directory that has something in it already."""
+    """Reject a directory that is not empty."""
     if to is not None and not is_lines(to) and to.exists() and any(to.iterdir()):
-        raise CommandError(f"{to} is not empty; give a directory that is new")
+        raise CommandError(f"{to} is not empty; give a new directory")
 
 
 def write_lines(frame: "DataFrame", to: Path | None) -> int:
-    """One line for each row; how many there were."""
+    """Write one line per row; returns their number."""
     count = 0
     with _output(to, "w") as out:
         for row in _lines(frame).toLocalIterator(prefetchPartitions=True):
@@ -50,9 +50,9 @@ def follow(
     ordered: Sequence[str],
     look_every_s: float | None = None,
 ) -> None:
-    """Until somebody ends it. Lines of a batch are ordered by these columns.
+    """Run a streaming query until it is interrupted. Lines of a batch are ordered by `ordered`.
 
-    Spark looks for work as often as it can, or every `look_every_s`."""
+    Spark starts a batch as soon as it can, or every `look_every_s`."""
     writer = frame.writeStream.outputMode("append")
     if look_every_s is not None:
         writer = writer.trigger(processingTime=f"{look_every_s} seconds")

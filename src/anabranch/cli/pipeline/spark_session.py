@@ -1,8 +1,7 @@
-"""A Spark session for a command: which master, what is said about it, and how far it has got.
+"""The Spark session of a pipeline command, with a progress bar and one-line errors.
 
-The session ends with the command. While it works, stderr has a line with what Spark is doing if
-somebody looks at it; a report goes to stdout when it is done. What fails in a task is told in one
-line, as everything else is.
+The session ends with the command. If stderr is a terminal, it shows the progress of the running
+job. The failure of a task is reported in one line, as all other errors are.
 """
 
 import sys
@@ -26,41 +25,41 @@ MasterOption = Annotated[
     str,
     typer.Option(
         "--master",
-        help="Where Spark runs: local[*], local[2], spark://HOST:PORT, or sc://HOST:PORT"
+        help="Spark master: local[*], local[2], spark://HOST:PORT, or sc://HOST:PORT"
         " (Spark Connect).",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
-_LOOK_EVERY_S = 0.25
+_REFRESH_S = 0.25
 
 
 @contextmanager
 def spark_session(master: str, name: str, *, draws: bool = True) -> "Iterator[SparkSession]":
-    """A session that ends with the block; what runs in it is drawn, unless the command does.
+    """A session that ends with the block. `draws`: show the progress of its jobs.
 
-    One that was there before, in a program that calls the command, goes on."""
+    A session that already exists, in a program that calls the command, is reused and kept."""
     try:
         from pyspark.sql import SparkSession, is_remote  # noqa: PLC0415 - slow to load
 
         from anabranch.spark.session import chosen, session  # noqa: PLC0415 - needs Spark
     except ImportError as error:
         raise CommandError("Spark is not installed: `pip install 'anabranch[spark]'`") from error
-    _say(chosen(master))
-    was_there = SparkSession.getActiveSession() is not None
+    _note(chosen(master))
+    is_reused = SparkSession.getActiveSession() is not None
     spark = session(master or None, name=f"anabranch {name}")
-    if not was_there and not is_remote():
-        # What fails is told in one line; Spark would tell it on a hundred before.
+    if not is_reused and not is_remote():
+        # A failure is reported in one line; keep Spark from logging it in a hundred.
         spark.sparkContext.setLogLevel("FATAL")
     try:
         with told_plainly(), _drawn(spark, name) if draws else nullcontext():
             yield spark
     finally:
-        if not was_there:
+        if not is_reused:
             spark.stop()
 
 
-def _say(text: str) -> None:
+def _note(text: str) -> None:
     if sys.stderr.isatty():
         typer.echo(text, err=True)
 
@@ -90,7 +89,7 @@ def _drawn(spark: "SparkSession", name: str) -> Iterator[None]:
 
 def _watch(tracker: "StatusTracker", bar: Progress, name: str, over: threading.Event) -> None:
     task = bar.add_task(name, total=None)
-    while not over.wait(_LOOK_EVERY_S):
+    while not over.wait(_REFRESH_S):
         stages = [tracker.getStageInfo(each) for each in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         if known:

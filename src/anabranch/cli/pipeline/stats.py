@@ -1,8 +1,12 @@
-"""`anabranch pipeline stats`: what events are like, and how selective filters are.
+"""`anabranch pipeline stats`: statistics of events and the selectivity of filters.
 
-Counts, sketches and rates of every attribute and stream; with `--state` only what is new is read
-and added to what was counted before; with `--export` all of it is written as a document that
-brokers can read (docs/STATISTICS.md).
+Computes counts, sketches and rates of every attribute and stream. With `--state` only new events
+are read and added to earlier results. `--export` writes a document that brokers can read
+(docs/STATISTICS.md).
+
+The tables fit into 80 columns. Each stream has a line with its events and rate, a table with a row
+per attribute, and the pairs of attributes that occur together much more or much less often than
+by chance.
 """
 
 import time
@@ -31,40 +35,33 @@ from anabranch.model.statistics import (
     write_statistics,
 )
 
-# Statistics as tables that fit into 80 columns.
-#
-# For each stream a line with its events and rate, a table with a row for each attribute, and the
-# pairs of attributes that occur together much more often, or much more seldom, than by chance.
-
-
-#: Pairs that are shown, and by how much they must differ from chance.
+#: The number of pairs shown, and the minimum factor by which they differ from chance.
 _PAIRS = 5
 _LIFT = 1.25
 _FREQUENT = 3
 
 
 class Selectivity(msgspec.Struct, frozen=True, kw_only=True):
-    """How selective a filter is."""
+    """The estimated selectivity of a filter."""
 
     filter: str
     share: float
     low: float
     high: float
-    #: Of those that match; None if no rate is known.
+    #: The rate of matching events; None if unknown.
     events_per_s: float | None
 
 
 def print_statistics(
     streams: Sequence[StreamStatistics], filters: Sequence[Selectivity], to: Console
 ) -> None:
-    """All of it."""
     if not streams:
-        to.print("there are no events")
+        to.print("no events")
     for stream in streams:
         _print_stream(stream, to)
     if filters:
         to.print(_filters_table(filters))
-        to.print("share: attributes taken as independent; interval: nothing assumed")
+        to.print("share: assumes independent attributes; interval: without assumptions")
 
 
 def _print_stream(stream: StreamStatistics, to: Console) -> None:
@@ -74,16 +71,16 @@ def _print_stream(stream: StreamStatistics, to: Console) -> None:
         to.print(f"  busiest hour {_moment(busiest.start_s)}: {counted(busiest.events, 'event')}")
     to.print(_attributes_table(stream))
     for pair, lift in _pairs(stream)[:_PAIRS]:
-        often = "as often" if lift >= 1 else "as seldom"
+        comparison = "more often" if lift >= 1 else "less often"
         times = lift if lift >= 1 else 1 / max(lift, 1e-9)
-        size = "never" if lift == 0 else f"{times:.1f} times {often} as by chance"
+        size = "never" if lift == 0 else f"{times:.1f} times {comparison} than by chance"
         to.print(f"  {pair.one} with {pair.other}: {pair.events:,}, {size}", soft_wrap=True)
 
 
 def _when(stream: StreamStatistics) -> str:
     if stream.first_ns is None or stream.last_ns is None:
         return ""
-    rate = "" if stream.rate_per_s is None else f", {stream.rate_per_s:,.4g} a second"
+    rate = "" if stream.rate_per_s is None else f", {stream.rate_per_s:,.4g}/s"
     first, last = _moment(stream.first_ns // 10**9), _moment(stream.last_ns // 10**9)
     return f", {first} to {last}{rate}"
 
@@ -115,9 +112,9 @@ def _kinds(known: AttributeStatistics) -> Iterable[str]:
         "truth": known.true + known.false,
         "NaN": known.nan,
     }
-    there = {kind: count for kind, count in counts.items() if count}
-    for kind, count in there.items():
-        yield kind if len(there) == 1 else f"{kind} {count / known.present:.0%}"
+    present = {kind: count for kind, count in counts.items() if count}
+    for kind, count in present.items():
+        yield kind if len(present) == 1 else f"{kind} {count / known.present:.0%}"
 
 
 def _distinct(known: AttributeStatistics) -> int:
@@ -138,7 +135,7 @@ def _values(known: AttributeStatistics) -> Iterable[str]:
 
 
 def _pairs(stream: StreamStatistics) -> list[tuple[Pair, float]]:
-    """Pairs that are unlike chance, the most unlike first."""
+    """Pairs that differ from chance, the most different first."""
     counted_pairs = {frozenset((pair.one, pair.other)): pair for pair in stream.pairs}
     found = []
     for place, one in enumerate(stream.paired):
@@ -152,7 +149,7 @@ def _pairs(stream: StreamStatistics) -> list[tuple[Pair, float]]:
 
 
 def _filters_table(filters: Sequence[Selectivity]) -> Table:
-    table = Table("filter", "share", "interval", "a second", box=None, padding=(0, 1))
+    table = Table("filter", "share", "interval", "per second", box=None, padding=(0, 1))
     for column, width in zip(table.columns, (38, 9, 18, 9), strict=True):
         column.max_width, column.no_wrap, column.overflow = width, True, "ellipsis"
         column.justify = "left" if width == 38 else "right"
@@ -164,7 +161,7 @@ def _filters_table(filters: Sequence[Selectivity]) -> Table:
 
 
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out."""
+    """The result of a run."""
 
     statistics: Statistics
     filters: list[Selectivity]
@@ -178,14 +175,14 @@ def stats(
     *,
     text: Annotated[
         list[str] | None,
-        typer.Option("--filter", help="Estimate how many events match; may be repeated."),
+        typer.Option("--filter", help="Estimate the selectivity of this filter; repeatable."),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(help="Directory with what was counted before; adds to it.")
+        Path | None, typer.Option(help="Directory of earlier results, which are updated.")
     ] = None,
     export: Annotated[Path | None, typer.Option(help="Write a JSON document to this file.")] = None,
     time_column: Annotated[
-        str, typer.Option("--time", help="The column that says when an event happened.")
+        str, typer.Option("--time", help="Column with the time of events.")
     ] = "",
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -193,19 +190,19 @@ def stats(
     master: MasterOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Count what events are like: kinds, quantiles, frequent values, rates, what occurs together.
+    """Compute statistics of events: types, quantiles, frequent values, rates, co-occurrence.
 
     anabranch pipeline stats archive/ --state statistics/ --filter "price > 50" --export s.json
 
     EVENTS are an archive, Parquet files, or the address of a broker. The share of events that match
-    a filter is estimated from the counts, with the interval in which it surely is.
+    a filter is estimated from the counts, with a guaranteed interval.
     """
     filters = [Filter.parse(each) for each in text or []]
     for filter in filters:
-        _ = filter.conjunctions  # one that is too large is an error before anything is counted
+        _ = filter.conjunctions  # fail before Spark starts if it is too large
     places = places_of(words or [], network, ca, plaintext)
     if export is not None and not export.parent.is_dir():
-        raise CommandError(f"{export.parent} is no directory, so {export.name} cannot be written")
+        raise CommandError(f"cannot write {export.name}: {export.parent} is not a directory")
     begin = time.perf_counter()
     streams = _counted(master, places, state, time_column)
     found = Statistics(made_ns=time.time_ns(), streams=tuple(streams))
@@ -221,7 +218,7 @@ def stats(
         return
     print_statistics(streams, report.filters, console())
     if export is not None:
-        typer.echo(f"written to {export}")
+        typer.echo(f"wrote {export}")
 
 
 def _counted(

@@ -454,9 +454,9 @@ class FirstMatchesSearch:
     1. The event that ends the match fills a slot without successors. All others precede it.
     2. `check.reference`, rules 7 and 8, define which matches are kept; this search finds the same
        ones, in the wanted order.
-    3. `FeasibilityCheck` first checks whether there can be a match, and the range of each slot. After
-       that, a slot without candidates ends the search at once: an open slot, or one that is tied to
-       a filled one by a key or an inner window.
+    3. `FeasibilityCheck` first decides whether there can be a match, and the range of each slot.
+       After that, a slot without candidates ends the search at once: an open slot, or one that is
+       tied to a filled one by a key or an inner window.
     4. Absences are checked when all slots are filled. If one is undecided before a match was found,
        FIRST and LAST report nothing (`Undecided`); ALL omits that match and counts it. ALL does not
        check final absences: they are checked on the found matches when their windows have passed.

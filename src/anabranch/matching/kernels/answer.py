@@ -57,7 +57,7 @@ def _has_room(context, n, d):
 
 @entry_point
 def answer_one(context, size, entries_max, name_bytes_max):
-    """Match the event in MESSAGE, which has so many bytes; see `reading` about the bounds.
+    """Match the event in MESSAGE; `read_event` describes the bounds.
 
     Owners go to OUTPUT, their ids to NAMED, doubtful entries to DOUBTS. Returns how many owners
     there are | doubtful entries << 32, or what went wrong, which is negative.

@@ -7,7 +7,7 @@ axis, and of the live bits, is therefore the set of members that may match. Wher
 span many cells, a second page holds the *certain* cells: members set in all of those, and *whole*
 (none of their predicates is on an axis without a page), match without a look at their line.
 
-Pages are drawn when a block is filled anew; after that they follow its members as they come and go,
+Pages are drawn when a block is refilled; then they are updated as members are added and removed,
 but no axis gets a page until the block is split. Zones are in `zones`.
 """
 
@@ -54,7 +54,7 @@ from anabranch.matching.kernels.zones import (
 )
 
 _FIRST_ROW = np.int64((1 << 40) - 1)
-#: A page pays where at least so many members use its axis, and this share of them: 1 / 2**shift.
+#: A page pays off if at least this number of members use its axis, and this share: 1 / 2**shift.
 _USES_MIN = 4
 _USES_SHIFT = 5
 
@@ -275,7 +275,7 @@ def block_remove(context, block, slot):
 
 @kernel
 def redraw_axis(context, block, axis):
-    """Draw one axis of a block anew, if the block has it; the axis has new bounds."""
+    """Redraw one axis of a block, if the block has it; the axis has new bounds."""
     row = row_of_axis(context, block, axis)
     if row >= 0:
         draw_rows(context, block, row, 1, False)
@@ -284,7 +284,7 @@ def redraw_axis(context, block, axis):
 
 @kernel
 def draw_block(context, block):
-    """Give a block that has been filled anew its pages: for the axes that enough members use."""
+    """Draw the pages of a refilled block, for the axes that enough members use."""
     blocks = words_at(context, at.BLOCKS)
     b = block * at.BLOCK_WORDS
     _drop_rows(context, block)

@@ -1,6 +1,6 @@
 """Bounds: where the cells of an ordered axis begin.
 
-Bounds are drawn from a sample of the keys that predicates name, anew at every eightfold growth
+Bounds are drawn from a sample of the keys that predicates name, again at every eightfold growth
 of an axis; all pages of that axis are then redrawn. That costs a pass over its entries, so the
 cost of an insert stays constant on average.
 """

@@ -1,7 +1,7 @@
 """Numbers as sortable keys, and predicates as sets of cells.
 
 A float's bits, with the lower 63 flipped when it is negative, sort as the float does; that
-integer is its *key*. Neighbouring floats have neighbouring keys. An integer that is no float
+integer is its *key*. Neighbouring floats have neighbouring keys. An integer that is not a float
 lies between two of them: it has a low key, a high key one above, and a *rest*, how far it lies
 above the lower one. So an interval whose ends are floats is tested by `low ≥ start and high ≤
 end`, and one whose ends are not by (key, rest) pairs; both are exact over all of int64 ∪

@@ -52,7 +52,7 @@ OUTPUT: Final = 26  #: i32: owners that match.
 DOUBTS: Final = 27  #: i32: entries whose residue is yet to be evaluated.
 GROUPS: Final = 28  #: i32 per entry: the destination of its subscription.
 MASKS: Final = 29  #: u64: cell masks of a block's members while it is split (scratch).
-FREED: Final = 30  #: i64: codes that nobody names any more.
+FREED: Final = 30  #: i64: codes that no entry uses any longer.
 ROW_PAGES: Final = 31  #: i64 per axis of a block: axis | page << 16.
 LINES: Final = 32  #: i32, LINE_WORDS per slot: one cache line that decides almost always.
 TIES: Final = 33  #: i32, TIE_WORDS per slot: the lower halves of the keys in the line.
@@ -212,7 +212,7 @@ A_CLUSTER: Final = 2  #: The cluster whose access is this axis, or -1.
 A_KEYS: Final = 3  #: Clusters whose access is a key on this axis.
 A_REFS: Final = 4  #: Predicates on this axis.
 A_SEEN: Final = 5  #: Keys offered to the sample.
-A_BOUND_AT: Final = 6  #: When A_SEEN reaches this, the bounds are drawn anew.
+A_BOUND_AT: Final = 6  #: When A_SEEN reaches this, the bounds are drawn again.
 A_KEYED: Final = 7  #: The first cluster with a key on this axis, or -1.
 
 # -- spaces: the ways to see an attribute -----------------------------------------------------

@@ -131,7 +131,7 @@ def borrowed(typingctx, array):
 
 
 def _loader(bits):
-    """An intrinsic that reads a word of so many bits from any place in an array of bytes."""
+    """An intrinsic that reads a word of the given width at any position of an array of bytes."""
 
     @intrinsic
     def load(typingctx, array, index):

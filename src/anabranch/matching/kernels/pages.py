@@ -4,7 +4,7 @@ A page is a row of 512 bits per cell, in which bit j is set unless the entry in 
 that cell. A member that does not constrain the axis, and a slot that is empty, have their bit in
 every row. Where a second page holds the *certain* cells, it is kept in the same way.
 
-One member more or less changes one column. Drawing a page anew goes the other way: first the
+Adding or removing a member changes one column. Redrawing a page goes the other way: first the
 cells of all members as masks, one word each, then row by row one bit of every mask. The masks
 are worked out once and serve both pages and the zone.
 """
@@ -130,7 +130,7 @@ def _draw_page(context, page, first):
 
 @kernel
 def draw_rows(context, block, first, count, fresh):
-    """Draw pages and zones of some rows of a block's table anew, from its members' records.
+    """Redraw pages and zones of some rows of a block's table from its members' records.
 
     A `fresh` row is given a certain page if that pays; another one has it or has it not.
     """

@@ -4,11 +4,11 @@ Events come as the bytes they were published in (`model.encoding`). A relay or a
 at many of them decodes none: here the frame and the header are walked over and checked, and the
 attributes are left to `reading`. Rules:
 
-1. No byte outside the event is read, whatever it says.
+1. No byte outside the event is read, for any content.
 2. An event is *plain* if `decode_envelope` would take it for sure: a whole id, texts of printable
    ASCII that are together no longer than one may be, all of control information and no
-   destinations, lengths within the limits, nothing behind. Whatever is not plain is left to Python,
-   and so is what is wrong.
+   destinations, lengths within the limits, nothing behind. Any other event, and any invalid one, is
+   left to Python.
 3. A plain event is *free* if it limits neither its life nor its way: then there is nothing in its
    header that decides who gets it.
 
@@ -55,7 +55,7 @@ def _behind_count(message, position, stop, is_signed):
 
 @inlined
 def _behind_name(message, position, stop, room):
-    """(position behind it, bytes left) of a printable text of at most so many bytes, or -1."""
+    """(position after it, bytes left) of a printable text of limited length, or -1."""
     first, length = text_at(message, position, stop)
     if length < 0 or length > room:
         return _NONE, room

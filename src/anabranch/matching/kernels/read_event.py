@@ -6,13 +6,13 @@ names are looked up among those that filters use, values are placed where they s
 filter names is stepped over.
 
 Rules
-1. No byte outside the message is read, whatever it says.
+1. No byte outside the message is read, for any content.
 2. Read is only what is plain: texts as names, texts, integers of 64 bits, 64-bit floats and truths
    as values. At anything else, and at a known name that comes twice, reading stops as UNREAD, every
    axis misses again, and Python finds out what is wrong, if anything is.
 3. A message that somebody else wrote is *checked*: then plain is also that names are printable
    ASCII of the allowed length, none of them twice, texts are ASCII, and nothing follows the map.
-   Whatever passes would pass `Envelope.attributes` too.
+   A message that passes also passes `Envelope.attributes`.
 """
 
 import numpy as np

@@ -308,7 +308,7 @@ def find(context, touched_count, hit_count, n, d):
             )
         line = at.LINE_WORDS * np.int64(get(candidates, i))
         info = np.int64(get(lines, line + at.L_INFO))
-        # All five ranges, whatever comes out: a branch here is a guess, and guesses are dear.
+        # Test all five ranges unconditionally: a mispredicted branch here is expensive.
         margin = np.int64(0)
         for j in range(at.LINE_RANGES):
             axis = (np.int64(get(lines, line + at.L_AXES + (j >> 1))) >> (16 * (j & 1))) & 0xFFFF

@@ -246,7 +246,7 @@ def split_leaf(context, cluster, block, parent, side):
 
 @kernel
 def _deal(context, block, other, features, cut):
-    """Seat the members of a full block anew: below the cut here, the rest in `other`."""
+    """Redistribute the members of a full block: below the cut here, the rest in `other`."""
     blocks = words_at(context, at.BLOCKS)
     for place in range(at.BLOCK_SLOTS):
         copy_slot(context, slot_at(blocks, block * at.BLOCK_WORDS, place), 1 + place)

@@ -93,7 +93,7 @@ def _class_words(size_class):
 
 @kernel
 def take_record(context, words):
-    """Position of a record of at least so many words."""
+    """Position of a record with at least the given number of words."""
     size_class = record_class(words)
     context[at.RECORDS_LIVE] += _class_words(size_class)
     position = context[at.RECORD_FREE + size_class]

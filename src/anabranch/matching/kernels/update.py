@@ -6,7 +6,7 @@ predicates, else the axis on which it has the fewest cells, else none. Either th
 the worst case and the insert happens, or nothing is touched and the number of the array that is
 too small comes back.
 
-Bounds are drawn from a sample of the keys that predicates name, anew at every eightfold growth
+Bounds are drawn from a sample of the keys that predicates name, again at every eightfold growth
 of an axis; all pages of that axis are then redrawn. That costs a pass over its entries, so the
 cost of an insert stays constant on average.
 """
@@ -224,7 +224,7 @@ def _make_entry(context, words, access, flags, owner, group):
 
 @entry_point
 def remove(context, entry):
-    """Take one entry out. Codes that nobody names any more are appended to FREED."""
+    """Remove one entry. Codes that no entry uses any longer are appended to FREED."""
     context = borrowed(context)
     clusters = words_at(context, at.CLUSTERS)
     slot_entry = integers_at(context, at.SLOT_ENTRY)

@@ -50,5 +50,5 @@ def test_records_that_do_not_come_back_end_the_run_with_exit_code_1(
     code, output, complaint = run()
     assert (code, output) == (1, "")
     assert complaint == (
-        "anabranch: error: the log returned 4 records that are not the 4 that were written\n"
+        "anabranch: error: the 4 records recovered from the log differ from the 4 written\n"
     )

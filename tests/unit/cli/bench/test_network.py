@@ -36,8 +36,8 @@ def test_latencies_are_told_in_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--events", "5", "--seconds", "1"], "give --events or --seconds, not both"),
-        (["--network", "n.toml", "--directory", "."], "--directory is for brokers that this"),
+        (["--events", "5", "--seconds", "1"], "--events and --seconds are mutually exclusive"),
+        (["--network", "n.toml", "--directory", "."], "--directory applies to brokers that this"),
         (["--network", "gone.toml"], "gone.toml"),
         (["--quality", "perfect"], "perfect"),
         (["--selectivity", "0"], "0.001"),
