@@ -5,7 +5,7 @@ When it serves, it prints one line on stdout, for people and for programs that w
     ready a clients=127.0.0.1:4100 links=127.0.0.1:4101 observe=127.0.0.1:4102
 
 Everything else is log, on stderr. It ends with 0 after SIGTERM or SIGINT, with 2 if it cannot start
-or its disk fails; docs/OPERATIONS.md tells the rest.
+or its disk fails; docs/how-to/deploy.md tells the rest.
 """
 
 import logging

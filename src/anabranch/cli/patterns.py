@@ -106,7 +106,7 @@ def define(
 
     anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
 
-    Addresses are those that clients connect to. docs/PATTERNS.md is about the language.
+    Addresses are those that clients connect to. docs/reference/patterns.md is about the language.
     """
     if len(what) < 2 or connect_options.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")

@@ -67,7 +67,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 PatternOption = Annotated[
     str | None,
-    typer.Option(help="In place of a filter: print matches of this pattern (docs/PATTERNS.md)."),
+    typer.Option(help="Print matches of this pattern (docs/reference/patterns.md)."),
 ]
 MatchesOption = Annotated[
     str, typer.Option(metavar="ID", help="The same, of a pattern that is defined.")

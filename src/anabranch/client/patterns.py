@@ -6,7 +6,7 @@
     async for matched in matches:
         print(matched["low"]["price"], matched["high"]["price"])
 
-The brokers detect a pattern, and publish each match as an event (docs/PATTERNS.md). Rules:
+Brokers detect a pattern and publish each match as an event (docs/reference/patterns.md). Rules:
 
 1. What is wrong with a pattern is a `PatternError` with its position, before anything is sent.
 2. `subscribe_pattern` subscribes to the matches first and defines the pattern then, so that none is

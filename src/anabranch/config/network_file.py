@@ -4,7 +4,7 @@
     broker = Broker(file.broker_config("a"), recovered, now)
 
 Every broker of a network is started with the same file; what differs between them is in tables of
-their own. docs/NETWORK_FILE.md describes every key. Rules:
+their own. docs/reference/network-file.md describes every key. Rules:
 
 1. A file that loads is right in itself: names, types, ranges, the shape, the addresses. What
    depends on the machine (certificates, the secret, statistics, free ports, the state directory) is

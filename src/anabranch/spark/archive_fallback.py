@@ -1,7 +1,7 @@
 """What the log no longer has, from an archive: one sequence without a gap, in the same read.
 
 With the option `archive=DIRECTORY`, ticks that a log has forgotten are read from the archive there
-(docs/ARCHIVE.md), and those that it has from the log. Rules:
+(docs/how-to/archive.md), and those that it has from the log. Rules:
 
 1. A stream begins with its first archived tick, if the archive reaches up to the log, or begins
    before it. Where it does not, what is between is missing, and said (`fetches.tell_missing`).

@@ -6,7 +6,7 @@
 comes out are findings (`detecting.findings`): a row for each match with its events, and a row for
 whatever could not be done. Rules:
 
-1. A pattern means what docs/PATTERNS.md says, and the detector is that of the network.
+1. A pattern means what docs/reference/patterns.md says, and the detector is that of the network.
 2. In batch the history is complete: nothing is late, and every window has passed in the end.
 3. In streaming the watermark of a batch is the greatest time that was seen in those before it, of
    all rows, also of those that no part wants. Whatever is older than that by more than the

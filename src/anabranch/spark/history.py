@@ -13,8 +13,8 @@ other: up to the last archived tick from the archive, and behind it from the log
    streams. Reading the frame again gives the same rows, while the log has them.
 3. As with a fetch, events are left out that are addressed to others or have expired by now. Those
    that are addressed were never archived.
-4. Columns are the archive's (docs/ARCHIVE.md), and `stream`. Attributes, or kinds of attributes,
-   that only the log's tail has are found by reading it once before.
+4. Columns are the archive's (docs/how-to/archive.md), and `stream`. Attributes, or kinds of
+   attributes, that only the log's tail has are found by reading it once before.
 5. What neither archive nor log has is a `MissingTicksError` that names it, or is reported.
 
 State: none; the frame is a plan.

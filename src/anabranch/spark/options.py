@@ -29,7 +29,7 @@ For reading:
     minPartitions         into how many tasks a batch is divided at least
     attributes            columns (default), map or variant: one column for all attributes
     pushdown              batch: true lets Spark hand conditions to the brokers; see the warning in
-                          docs/SPARK.md
+                          docs/how-to/read-with-spark.md
     maxOffsetsPerTrigger  streaming: ticks, over all streams together, that one batch has at most
     durableSubscription   streaming: the name of a cursor at the brokers, which keeps the log from
                           being forgotten as far as the query has not got

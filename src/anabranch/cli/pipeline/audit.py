@@ -2,7 +2,7 @@
 
 What `trace verify` does on one machine and in memory, for what does not fit there: traces of
 clients, or tables in Parquet files, are held against what was published. Both agree; see
-docs/AUDIT.md for what each looks at.
+docs/how-to/audit.md for what each looks at.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _LINES_MAX = 20
 def audit(
     traces: Annotated[
         list[Path],
-        typer.Argument(help="Traces of clients; or one directory with tables (docs/AUDIT.md)."),
+        typer.Argument(help="Client traces, or one directory with tables (docs/how-to/audit.md)."),
     ],
     *,
     published: Annotated[

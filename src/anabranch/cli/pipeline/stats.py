@@ -2,7 +2,7 @@
 
 Counts, sketches and rates of every attribute and stream; with `--state` only what is new is read
 and added to what was counted before; with `--export` all of it is written as a document that
-brokers can read (docs/STATISTICS.md).
+brokers can read (docs/how-to/collect-statistics.md).
 """
 
 import time

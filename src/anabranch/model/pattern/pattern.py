@@ -12,7 +12,7 @@ A pattern is its tree (`tree`) and never changes. Rules:
    it is made. Limits are for whoever parses it, and whoever detects it.
 3. Every pattern has a window: without one, nothing that was seen could ever be forgotten.
 
-docs/PATTERNS.md is the language for users; `check.reference` defines what it means.
+docs/reference/patterns.md is the language for users; `check.reference` defines what it means.
 """
 
 from typing import Final, NoReturn, Self

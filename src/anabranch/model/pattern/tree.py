@@ -11,7 +11,7 @@ cheap:
 3. A part that was given no name has its number among all parts as its name, from "1" on. A name
    that was given starts with a letter or `_`, so the two cannot be confused.
 
-What a tree means is told in docs/PATTERNS.md and defined by `check.reference`.
+What a tree means is told in docs/reference/patterns.md and defined by `check.reference`.
 """
 
 from collections.abc import Hashable, Iterable, Iterator

@@ -11,5 +11,5 @@
     compacting, verifying, delta    what else can be done with an archive
     serving     an archive read like a log, without Spark
 
-`docs/ARCHIVE.md` says what other programs can rely on.
+`docs/how-to/archive.md` says what other programs can rely on.
 """

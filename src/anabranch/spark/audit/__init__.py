@@ -6,7 +6,7 @@
     with audit(session(), published, subscriptions, deliveries) as found:
         found.findings.where("kind = 'lost'").show()
 
-What goes in is described in `tables`, what comes out in `runner`; docs/AUDIT.md is for users.
+`tables` describes the input, `runner` the output; docs/how-to/audit.md is the user guide.
 """
 
 from anabranch.spark.audit.findings import Report

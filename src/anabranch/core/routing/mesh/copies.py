@@ -21,7 +21,7 @@ with those that go its way. Rules:
 State: per edge, the last tick it was told of. Safe to lose: edges ask for what they lack.
 
 Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as printed has neither
-targets nor distances; it delivers twice and runs in circles (see docs/SIMULATION.md).
+targets nor distances; it delivers twice and runs in circles (see docs/explanation/simulation.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
