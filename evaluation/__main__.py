@@ -1,7 +1,7 @@
 """`scripts/evaluate`: the project's own measurements, on workloads that are the same everywhere.
 
     scripts/evaluate match --workload mixed
-    scripts/evaluate routing --routing mesh --write docs/EVALUATION.md
+    scripts/evaluate routing --routing mesh --write docs/results/evaluation.md
 
 These commands answer the questions of this project's developers: does the code meet its bars, does
 it beat the alternatives, do the findings of the papers hold here. None of it is in the wheel. Users

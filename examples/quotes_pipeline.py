@@ -7,7 +7,7 @@ promised. Here the network is inside this program; with real brokers only the ad
 
     python examples/quotes_pipeline.py [DIRECTORY]
 
-Needs `pip install 'anabranch[spark]'` and Java 17 (docs/SPARK.md).
+Needs `pip install 'anabranch[spark]'` and Java 17 (docs/how-to/read-with-spark.md).
 """
 
 import sys

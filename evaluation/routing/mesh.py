@@ -499,7 +499,7 @@ them alone, topology none; a source at home leaves nothing to gain; and in a net
 with other things, what patterns cost hardly shows.
 
 *Changes and deaths* are counted for all three routings, in small networks that are the same for
-all. [ROUTING](ROUTING.md#what-each-costs) has them side by side.
+all. [ROUTING](routing-costs.md) has them side by side.
 """
 
 _DETAILS = """\

@@ -30,12 +30,13 @@ What a sweep runs: grids of parameters, from options or from a TOML file.
 A grid stands for all combinations of what is listed. A value alone is a list of one; what is not
 said has its default. There are two families of workloads:
 
-    swarm                                 whole networks with faults, judged (docs/SIMULATION.md);
+    swarm                                 whole networks with faults, judged;
+                                          see docs/explanation/simulation.md;
                                           parameters: routing, shape, brokers (at most),
                                           subscriptions (at the start), faults, seeds
-    selective, growing, crashing, nested  the workloads of docs/EVALUATION.md; parameters: variant,
-                                          publishers, edges, scale, seconds, changes,
-                                          events_per_change, seeds
+    selective, growing, crashing, nested  the workloads of docs/results/evaluation.md;
+                                          parameters: variant, publishers, edges,
+                                          scale, seconds, changes, events_per_change, seeds
 
 A parameter that is unknown, or that its workload does not have, is an error that names it.
 
@@ -252,7 +253,7 @@ def evaluation_runs(
     events_per_change: int = 500,
     seed: int = 1,
 ) -> list[Run]:
-    """What docs/EVALUATION.md is made of, at a scale."""
+    """What docs/results/evaluation.md is made of, at a scale."""
     common: dict[str, object] = {"scale": scale, "seeds": seed}
     lasting = common | {"seconds": seconds}
     growth = {"changes": changes, "events_per_change": events_per_change}

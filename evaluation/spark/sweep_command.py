@@ -2,7 +2,7 @@
 
 What to run comes from a TOML file of grids, or from options; what is in the output directory is not
 run again. The results are rows of Parquet; `--report` makes a page of them, and `--write` the page
-and plots of docs/EVALUATION.md, where its workloads were run.
+and plots of docs/results/evaluation.md, where its workloads were run.
 
 The page
 --------
@@ -197,7 +197,9 @@ def sweep(
     grid: Annotated[Path | None, typer.Option(help="A TOML file of grids.")] = None,
     evaluation: Annotated[
         float | None,
-        typer.Option(min=0.002, max=1.0, help="The workloads of docs/EVALUATION.md, at a scale."),
+        typer.Option(
+            min=0.002, max=1.0, help="Scale of the workloads of docs/results/evaluation.md."
+        ),
     ] = None,
     routing: Annotated[list[str] | None, typer.Option(help="tree, flood; may be repeated.")] = None,
     shape: Annotated[list[str] | None, typer.Option(help="Shapes of networks.")] = None,
@@ -211,7 +213,7 @@ def sweep(
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write a page of HTML.")] = None,
     write: Annotated[
-        Path | None, typer.Option(help="Write the page of docs/EVALUATION.md, with its plots.")
+        Path | None, typer.Option(help="Write docs/results/evaluation.md with its plots.")
     ] = None,
     master: MasterOption = "",
     as_json: JsonOption = False,

@@ -5,8 +5,8 @@ say, no broker fails, every broker starts again from its disk, and the honest on
 promised: everything that was published, once, in order.
 
 With hostile *brokers* as well: a broker that lies within the protocol is believed
-(docs/GUARANTEES.md), so the honest clients are promised nothing. What must hold is that no broker
-fails, that each starts again, and that steps and catalogs stay within their bounds.
+(docs/explanation/guarantees.md), so the honest clients are promised nothing. What must hold is that
+no broker fails, that each starts again, and that steps and catalogs stay within their bounds.
 
 State: one example's.
 """

@@ -196,8 +196,8 @@ def counts(spark: SparkSession, network: anabranch.Embedded, **given_options: st
 def test_spark_leaks_pushed_conditions_so_pushdown_is_off_unless_asked_for(
     spark: SparkSession, network: anabranch.Embedded
 ) -> None:
-    """If the second line fails with a later Spark, the leak is mended; then docs/SPARK.md and the
-    default of `pushdown` may change."""
+    """If the second line fails with a later Spark, the leak is mended; then
+    docs/how-to/read-with-spark.md and the default of `pushdown` may change."""
     assert counts(spark, network) == [100, 10, 100]
     assert counts(spark, network, pushdown="true") == [100, 10, 10]
 

@@ -5,7 +5,7 @@ When the broker is ready, it prints one line on stdout, which supervisors can wa
     ready a clients=127.0.0.1:4100 links=127.0.0.1:4101 observe=127.0.0.1:4102
 
 Log lines go to stderr. The exit code is 0 after SIGTERM or SIGINT and 2 if the broker cannot start
-or its disk fails. See docs/OPERATIONS.md.
+or its disk fails. See docs/how-to/deploy.md.
 """
 
 import logging

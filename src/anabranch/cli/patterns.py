@@ -107,7 +107,7 @@ def define(
     anabranch pattern define 127.0.0.1:4100 swings "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
 
     Addresses are client ports. An id cannot be used again. The pattern language is described in
-    docs/PATTERNS.md.
+    docs/reference/patterns.md.
     """
     if len(what) < 2 or connect_options.is_address(what[-2]):
         raise CommandError("give an id and a pattern after the addresses")

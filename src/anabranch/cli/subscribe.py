@@ -67,7 +67,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 PatternOption = Annotated[
     str | None,
-    typer.Option(help="Print matches of this pattern in place of events (docs/PATTERNS.md)."),
+    typer.Option(
+        help="Print matches of this pattern in place of events (docs/reference/patterns.md)."
+    ),
 ]
 MatchesOption = Annotated[
     str, typer.Option(metavar="ID", help="Print matches of a defined pattern.")

@@ -6,7 +6,7 @@
     async for matched in matches:
         print(matched["low"]["price"], matched["high"]["price"])
 
-Brokers detect a pattern and publish each match as an event (docs/PATTERNS.md). Rules:
+Brokers detect a pattern and publish each match as an event (docs/reference/patterns.md). Rules:
 
 1. Errors. An invalid pattern raises `PatternError` with the position, before anything is sent.
 2. Ad hoc patterns. `subscribe_pattern` first subscribes to the matches and then defines the

@@ -4,7 +4,7 @@
     broker = Broker(file.broker_config("a"), recovered, now)
 
 All brokers of a network start with the same file; settings that differ between brokers are in
-separate tables. docs/NETWORK_FILE.md describes every key.
+separate tables. docs/reference/network-file.md describes every key.
 
 Rules
 

@@ -1,7 +1,7 @@
 """Archive fallback: reads ticks that the log no longer has from an archive, within the same read.
 
 With the option `archive=DIRECTORY`, ticks that a log has trimmed are read from that archive
-(docs/ARCHIVE.md), and retained ticks from the log. Rules:
+(docs/how-to/archive.md), and retained ticks from the log. Rules:
 
 1. A stream starts at its first archived tick if the archive reaches the log or starts before it.
    Ticks in a gap between archive and log are missing and reported (`fetch_task.tell_missing`).

@@ -6,7 +6,7 @@
 result consists of findings (`detection.matches`): one row per match with its events, and one row
 per event that could not be processed. Rules:
 
-1. docs/PATTERNS.md defines the semantics of patterns; the detector is that of the brokers.
+1. docs/reference/patterns.md defines what patterns mean; the detector is that of the brokers.
 2. In batch, the history is complete: no event is late, and every window closes at the end.
 3. In streaming, the watermark of a batch is the greatest time in the previous batches, over all
    rows, including those that match no part. An event older than the watermark by more than the

@@ -13,8 +13,8 @@ Events up to the last archived tick come from the archive, later ones from the o
    streams. Reading the frame again returns the same rows while the log retains them.
 3. As in a fetch, events that are addressed to other clients or have expired are left out. Addressed
    events are never archived.
-4. The columns are those of the archive (docs/ARCHIVE.md), plus `stream`. Attributes, and kinds of
-   attributes, that occur only in the tail of the log are discovered by an extra pass over it.
+4. The columns are those of the archive (docs/how-to/archive.md), plus `stream`. Attributes, and
+   kinds of attributes, that occur only in the tail of the log are discovered by an extra pass.
 5. Ticks that neither archive nor log has raise a `MissingTicksError` that names them, or are
    reported.
 

@@ -29,7 +29,7 @@ Read options:
     minPartitions         minimum number of tasks per batch
     attributes            columns (default), or map or variant: one column for all attributes
     pushdown              batch: true lets Spark push conditions down to the brokers; see the
-                          warning in docs/SPARK.md
+                          warning in docs/how-to/read-with-spark.md
     maxOffsetsPerTrigger  streaming: maximum ticks per micro-batch, over all streams
     durableSubscription   streaming: name of a cursor at the brokers; the log retains events that
                           the query has not read yet

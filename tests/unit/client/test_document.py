@@ -1,4 +1,4 @@
-"""The examples of docs/CLIENT.md, and the programs in examples/, run against real brokers."""
+"""The examples of docs/how-to/use-the-client.md and the programs in examples/ run."""
 
 import ast
 import asyncio
@@ -14,7 +14,7 @@ import pytest
 import anabranch
 
 ROOT = Path(__file__).parents[3]
-DOCUMENT = (ROOT / "docs" / "CLIENT.md").read_text(encoding="utf-8")
+DOCUMENT = (ROOT / "docs/how-to/use-the-client.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 BLOCKING_BLOCKS = re.findall(r"```python blocking\n(.*?)```", DOCUMENT, re.DOTALL)
 OUTPUT = {
@@ -52,7 +52,7 @@ def test_an_example_of_the_document_runs(
     network: anabranch.Embedded, place: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    code = compile(at(network, BLOCKS[place]), "CLIENT.md", "exec", flags)
+    code = compile(at(network, BLOCKS[place]), "use-the-client.md", "exec", flags)
     work = eval(code, {})
     assert inspect.iscoroutine(work)
     asyncio.run(asyncio.wait_for(work, 30))
@@ -62,7 +62,7 @@ def test_an_example_of_the_document_runs(
 def test_the_blocking_example_runs(
     network: anabranch.Embedded, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    exec(compile(at(network, BLOCKING_BLOCKS[1]), "CLIENT.md", "exec"), {})
+    exec(compile(at(network, BLOCKING_BLOCKS[1]), "use-the-client.md", "exec"), {})
     assert capsys.readouterr().out == "1\n2\n3\n4\n"
 
 
@@ -71,7 +71,7 @@ def test_the_example_of_a_fetcher_runs(
 ) -> None:
     with network.connect_blocking(name="feed") as client:
         client.publish_many({"n": n} for n in range(5))
-    exec(compile(at(network, BLOCKING_BLOCKS[0]), "CLIENT.md", "exec"), {})
+    exec(compile(at(network, BLOCKING_BLOCKS[0]), "use-the-client.md", "exec"), {})
     first, through, count, _ = map(int, capsys.readouterr().out.split())
     assert (first, through) == (1, through)
     assert count >= 5

@@ -11,7 +11,7 @@ from anabranch.config.network_file import loads
 from anabranch.core.options import Options
 from anabranch.model.limits import Limits
 
-PAGE = Path(__file__).parents[3] / "docs" / "NETWORK_FILE.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/network-file.md"
 PATH = Path("/srv/n.toml")
 HEAD = '[network]\nname = "n"\n[tree]\na = []\n'
 FIELDS = [

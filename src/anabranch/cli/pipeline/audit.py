@@ -1,8 +1,8 @@
 """`anabranch pipeline audit`: check the delivery guarantees for traces of any size.
 
 Does on Spark what `trace verify` does in memory: compares client traces, or tables in Parquet
-files, with the published events. Both commands give the same verdict; docs/AUDIT.md lists their
-checks.
+files, with the published events. Both commands give the same verdict; docs/how-to/audit.md lists
+their checks.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ _LINES_MAX = 20
 def audit(
     traces: Annotated[
         list[Path],
-        typer.Argument(help="Client traces, or one directory with tables (docs/AUDIT.md)."),
+        typer.Argument(help="Client traces, or one directory with tables (docs/how-to/audit.md)."),
     ],
     *,
     published: Annotated[

@@ -2,7 +2,7 @@
 
 Computes counts, sketches and rates of every attribute and stream. With `--state` only new events
 are read and added to earlier results. `--export` writes a document that brokers can read
-(docs/STATISTICS.md).
+(docs/how-to/collect-statistics.md).
 
 The tables fit into 80 columns. Each stream has a line with its events and rate, a table with a row
 per attribute, and the pairs of attributes that occur together much more or much less often than

@@ -21,7 +21,7 @@ The parser has one function per rule of the grammar and one token of lookahead:
 6. Parentheses without a window only group. `tree.check_pattern` checks the tree as a whole (names,
    joins, absences, sizes), with the position of each node.
 
-docs/PATTERNS.md describes the language for users; `check.reference` defines its meaning.
+docs/reference/patterns.md describes the language for users; `check.reference` defines its meaning.
 """
 
 from typing import Final, NoReturn, Self

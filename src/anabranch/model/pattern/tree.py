@@ -10,7 +10,7 @@ tree is a frozen value and has one shape per meaning where that is cheap:
 3. A part without a given name is named by its number among all parts, from "1" on. A given name
    starts with a letter or `_`, so the two cannot be confused.
 
-docs/PATTERNS.md describes the meaning of a tree, and `check.reference` defines it.
+docs/reference/patterns.md describes the meaning of a tree, and `check.reference` defines it.
 
 Canonical text. `pattern_text` prints the one canonical spelling of each tree:
 

@@ -11,5 +11,5 @@
     compaction, verification, delta    maintenance of an archive
     reader          reads an archive like a log, without Spark
 
-`docs/ARCHIVE.md` specifies what other programs can rely on.
+`docs/how-to/archive.md` specifies what other programs can rely on.
 """

@@ -1,4 +1,4 @@
-"""The examples of docs/FILTERS.md are filters."""
+"""The examples of docs/reference/filters.md are filters."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from anabranch.model.language.parser import parse_expression
 from anabranch.model.language.tokens import RESERVED
 from anabranch.model.language.tuples import parse_tuples
 
-DOCUMENT = (Path(__file__).parents[4] / "docs" / "FILTERS.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[4] / "docs/reference/filters.md").read_text()
 
 
 def examples(language: str) -> list[str]:

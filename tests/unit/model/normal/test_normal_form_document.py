@@ -1,4 +1,4 @@
-"""The examples of docs/NORMAL_FORM.md are true."""
+"""The examples of docs/explanation/normal-form.md are true."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.normal.conjunction import TRIALS_MAX
 from anabranch.model.normal.normal_form import STEPS_PER_PREDICATE
 
-DOCUMENT = (Path(__file__).parents[4] / "docs" / "NORMAL_FORM.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[4] / "docs/explanation/normal-form.md").read_text()
 ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \| (.+?) \| (.+?) \|", DOCUMENT, re.MULTILINE)
 EXAMPLES = re.findall(r"```sql\n(.*?)```", DOCUMENT, re.DOTALL)[0].splitlines()
 

@@ -1,4 +1,4 @@
-"""The examples of docs/PATTERNS.md are patterns, and its program runs."""
+"""The examples of docs/reference/patterns.md are patterns, and its program runs."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.model.pattern.tokens import RESERVED
 
-DOCUMENT = (Path(__file__).parents[4] / "docs" / "PATTERNS.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[4] / "docs/reference/patterns.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -22,7 +22,7 @@ State: per edge, the last tick that was sent or announced. Safe to lose: edges r
 ticks.
 
 Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as printed has neither
-targets nor distances; it delivers twice and loops (see docs/SIMULATION.md).
+targets nor distances; it delivers twice and loops (see docs/explanation/simulation.md).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
