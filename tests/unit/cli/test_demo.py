@@ -92,4 +92,4 @@ def test_a_machine_without_java_is_told_so_before_anything_begins(
 ) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert f"JAVA_HOME is {tmp_path}, which has no Java" in obstacle()
+    assert f"JAVA_HOME={tmp_path} is not a working Java" in obstacle()

@@ -370,7 +370,7 @@ def test_long_patterns_that_wait_for_other_brokers_are_bounded(
     (refused,) = rig.told(1, Refused)
     assert isinstance(refused, Refused)
     assert (refused.request, refused.code) == (3, "busy")
-    assert "ask again later" in refused.reason
+    assert "try again later" in refused.reason
 
 
 def test_what_a_subscription_costs_to_index_counts_as_work() -> None:
