@@ -335,7 +335,9 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print("scripts/soak: stopped; run it again to go on from here")
         return 130
-    page = write_results(table, state, ROOT / "docs" / "results")
+    # The page has all jobs that this commit has run so far, of earlier runs too.
+    done = {job.name: job for job in jobs(ROOT) if state.of(job)} | {job.name: job for job in table}
+    page = write_results(list(done.values()), state, ROOT / "docs" / "results")
     console.print(f"{'complete' if complete else 'not complete yet'}: {page.relative_to(ROOT)}")
     failed = any(not chunk.passed for job in table for chunk in state.of(job))
     short = [text for job in table for text in lacking(job, state.of(job))] if complete else []

@@ -9,7 +9,7 @@ import pytest
 from tests.power import write_stream
 from tests.power.cut_loop import Counts, Life, Trial, record, run, try_life
 from tests.power.lossy_disk import ADVERSARIES, Chance, Image
-from tests.power.planted_bugs import PLANTS, Plant
+from tests.power.mutants import PLANTS, Plant
 from tests.power.promises import Promises
 from tests.power.recovery_check import BrokenPromiseError
 
