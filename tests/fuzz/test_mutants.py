@@ -37,7 +37,7 @@ UNREAD = Mutant(
         ") is None and not frame.must_exist:",
     ),
     Edit(
-        f"{_JOIN_POINTS}.definitions:PatternDefinitions._make",
+        f"{_JOIN_POINTS}.definitions:PatternDefinitions._create",
         "assert pattern is not None, record.id",
         "pass",
     ),

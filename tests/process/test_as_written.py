@@ -102,7 +102,7 @@ def welcome(up: subprocess.Popen[str]) -> list[str]:
     """What `up` says when everything runs."""
     assert up.stdout is not None
     for line in up.stdout:
-        if " is up; " in line:
+        if " is up. " in line:
             return [up.stdout.readline() for _ in range(4)]
     raise AssertionError(f"it did not start: {up.communicate()[1]}")
 

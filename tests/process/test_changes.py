@@ -94,7 +94,7 @@ def test_an_edge_goes_when_its_clients_and_its_events_are_elsewhere(tmp_path: Pa
             said: list[str] = []
             await change(network, file, tell=said.append)
             assert network.edges == ("e1", "e3")
-            assert any(text.startswith("e2 departs") for text in said)
+            assert any(text.startswith("draining e2: ") for text in said)
             await published(drill, 200)
             verdict = await judged(drill)
             speakers = drill.speakers.values()

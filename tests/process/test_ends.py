@@ -75,7 +75,7 @@ def test_a_disk_that_fails_ends_it_with_the_file_and_the_error(tmp_path: Path) -
         assert await asyncio.to_thread(broker.wait) == 2
         assert not promise.done()
         said = broker.said().splitlines()[-1]
-        assert said.startswith("anabranch: error: broker 'a' ended: cannot write to the state")
+        assert said.startswith("anabranch: error: broker 'a' stopped: cannot write to the state")
         assert "File too large" in said
         assert str(tmp_path / "state" / "a" / "log") in said
         # Nothing was confirmed that is not there; what was not is sent again.

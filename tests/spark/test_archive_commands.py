@@ -45,7 +45,7 @@ def test_an_archive_is_written_shown_compacted_and_verified(here: None, tmp_path
     assert "network pair: 60 events in 2 files, 2 commits" in shown.stdout
     assert "column price: float of price" in shown.stdout
     compacted = invoke("compact", directory)
-    assert compacted.stdout.startswith("2 files became 1 (60 events written anew")
+    assert compacted.stdout.startswith("2 files became 1 (60 events rewritten")
     verified = invoke("verify", directory)
     assert verified.exit_code == 0
     assert "good: 60 events in 1 file, 3 commits, network pair" in verified.stdout

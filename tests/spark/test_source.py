@@ -252,7 +252,7 @@ def test_an_origin_that_nobody_can_reach_is_named_or_left_out(
             rows(address)
         with caplog.at_level(logging.WARNING):
             assert rows(address, failOnDataLoss="false") == []
-        assert "the origin of stream 'b' does not answer" in caplog.text
+        assert "The origin of stream 'b' does not answer" in caplog.text
         assert rows(address, streams="a") == []
         with survey.Survey(read_options({"brokers": address, "streams": "a"})) as looking:
             # Whoever does not want it does not need it, even to look at everything.
@@ -387,7 +387,7 @@ def test_an_attribute_that_changes_its_type_is_text_and_null_elsewhere(
     [
         ({"subscription": "price >"}, "option 'subscription'"),
         ({"startingOfsets": "earliest"}, "did you mean startingOffsets?"),
-        ({"sinkId": "mine"}, "option 'sinkId': it makes no sense for reading"),
+        ({"sinkId": "mine"}, "option 'sinkId': not applicable to reads"),
     ],
 )
 def test_mistakes_are_errors_of_load(

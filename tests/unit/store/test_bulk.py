@@ -207,7 +207,7 @@ def test_what_no_version_can_read_is_an_error_with_its_tick(reader: Callable[[],
     for record in (b"\x93\x09\0\xc0", b"\xc1", encode_record(EventRecord(1, b"\x94\x02 later"))):
         with (
             log_of([*ticks_of(1), Said(record)]) as log,
-            pytest.raises(LocalError, match=r"tick 2 .*run the version that wrote the log"),
+            pytest.raises(LocalError, match=r"tick 2 .*start the version that wrote the log"),
         ):
             reader()(log.pieces, replace(WANTED, last=2))
 

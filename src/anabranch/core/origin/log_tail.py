@@ -173,7 +173,7 @@ def decode_record(data: bytes) -> AnyRecord:
     except _FAILURES as error:
         raise LocalError(
             f"a record of {len(data)} bytes in the log cannot be read by this version"
-            f" ({str(error)[:_REASON_CHARACTERS_MAX]}); run the version that wrote the log"
+            f" ({str(error)[:_REASON_CHARACTERS_MAX]}); start the version that wrote the log"
         ) from error
 
 
