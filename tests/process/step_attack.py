@@ -180,9 +180,12 @@ class Attacker:
         return made
 
     async def until(self, answer: str, count: int = 1) -> None:
-        """Wait until so many frames of a kind have come, or the last has this sequence."""
+        """Wait until so many frames of a kind have come, or the last has this sequence.
+
+        A subscription that a quota refuses is answered, too."""
+        kinds = ("Subscribed", "Refused") if answer == "Subscribed" else (answer,)
         await until(
-            lambda: self.answers[answer] >= count or self.answers["end"] > 0,
+            lambda: sum(self.answers[kind] for kind in kinds) >= count or self.answers["end"] > 0,
             f"{count} times {answer}",
             ATTACK_BOUND_S,
         )
