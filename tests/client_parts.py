@@ -28,14 +28,7 @@ from anabranch.wire.greeting import (
 from anabranch.wire.transport import Connection
 
 NETWORK = "test-net"
-OPTIONS = Options(
-    interest_after_s=0.001,
-    mark_after_s=0.001,
-    done_every_s=0.05,
-    ask_again_s=0.05,
-    # A broker killed before its neighbour heard of its first tick asks in vain for this long.
-    start_alone_after_s=0.5,
-)
+OPTIONS = Options(interest_after_s=0.001, mark_after_s=0.001, done_every_s=0.05, ask_again_s=0.05)
 
 
 class Host:

@@ -257,7 +257,9 @@ def test_a_client_does_not_commit_to_a_sink_at_another_broker_than_before() -> N
             await a.kill()
             await until(lambda: client.is_connected and client.origin == "b")
             await client.stage("u", [{"n": 1}])
-            with pytest.raises(BatchRefusedError, match="at 'a', but the client is at 'b'") as no:
+            with pytest.raises(
+                BatchRefusedError, match="sink is at 'a', but the client is at 'b'"
+            ) as no:
                 await commit(client, 0, "u")
             assert no.value.code == "other-broker"
             await client.commit(sink="in vain", query="q", batch=0, tokens=["u"])

@@ -77,7 +77,9 @@ def test_a_port_that_is_no_broker_is_told_as_such() -> None:
     async def story() -> None:
         await visit(b"", 0.1, "received no greeting; is that a broker's client port")
         await visit(b"", 5.0, "no answer yet; is that a broker's client port")
-        await visit(b"\xff" * 99, 5.0, "; 1 to 4096 are allowed$")
+        await visit(
+            b"\xff" * 99, 5.0, "received the length of a frame of .* bytes; 1 to 4096 are allowed$"
+        )
         await visit(b"\x15\x03\x01\x00\x02\x02\x46", 5.0, "requires TLS; set whom to trust")
         await visit(b"HTTP/1.1 400 Bad Request\r\n\r\n", 5.0, "use the port for clients$")
 

@@ -254,7 +254,9 @@ def test_nobody_waits_for_ever() -> None:
     async def story() -> None:
         async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
             a.stall(True)
-            with pytest.raises(PatternUnknownError, match=r"within 0\.1 s; it may or may not"):
+            with pytest.raises(
+                PatternUnknownError, match=r"within 0\.1 s; it may or may not be defined"
+            ):
                 await u.define_pattern("rise", RISE, timeout=0.1)
             a.stall(False)
             await u.define_pattern("rise", RISE)

@@ -124,9 +124,12 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
             network("a", "b") as (a, b),
             await connect(a.address, b.address, options=QUICK) as client,
         ):
+            # An origin that starts again asks those that have heard of its stream.
+            await client.publish({"n": 0})
+            await until(lambda: b.broker is not None and b.broker.witness.of("a").newest > 0)
             a.stall(True)
             unknown = await client.publish_soon({"n": 1})
-            await until(lambda: published(a) == [1])
+            await until(lambda: published(a) == [0, 1])
             await a.kill()
             await until(lambda: client.broker == "b" and client.is_connected)
             later = await client.publish_soon({"n": 2})
@@ -135,9 +138,7 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
             a.stall(False)
             await a.start()
             first, second = await unknown, await later
-            # What is refused for the time being is sent again.
-            assert published(a)[:2] == [1, 1]
-            assert set(published(a)[2:]) <= {1, 2}
+            assert published(a) == [0, 1, 1, 2] or published(a) == [0, 1, 1]
             await until(lambda: client.origin == "b")
             third = await client.publish({"n": 3})
             assert published(b)[-1] == 3

@@ -218,7 +218,10 @@ def test_what_is_refused_for_now_is_sent_again_until_patience_ends() -> None:
         refusals = 1_000
         with (
             Stager(place, options=BRISK, patience_s=0.1) as stager,
-            pytest.raises(BatchUnknownError, match=r"in time: the disk has no room; its outcome"),
+            pytest.raises(
+                BatchUnknownError,
+                match=r"by 'b' in time: the disk has no room; its outcome is unknown",
+            ),
         ):
             stager.stage("t", [drafts(1)])
 

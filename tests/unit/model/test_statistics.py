@@ -90,7 +90,10 @@ def numbers(**fields: object) -> dict[str, object]:
         (changed(attributes=numbers(rank_error=2), pairs=[]), "the error of ranks is 2"),
         (changed(attributes=numbers(bounds=[1]), pairs=[]), "fewer than two bounds"),
         (changed(attributes=numbers(bounds=[2, 1]), pairs=[]), "do not ascend"),
-        (changed(attributes=numbers(top=[[1, 99]]), pairs=[]), "higher count than all"),
+        (
+            changed(attributes=numbers(top=[[1, 99]]), pairs=[]),
+            "higher count than all values together",
+        ),
         (changed(pairs=[["price", "symbol", 101]]), "which cannot be"),
         (changed(pairs=[["price", "nothing", 1]]), "which cannot be"),
     ],

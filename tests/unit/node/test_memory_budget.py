@@ -164,9 +164,9 @@ def test_a_frame_that_grows_byte_by_byte_is_late_all_the_same(tmp_path: Path) ->
 
 def test_complete_frames_that_follow_each_other_are_never_late(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(config("a", tmp_path, options=Options(frame_s=1.0))) as node:
+        async with running(config("a", tmp_path, options=Options(frame_s=0.5))) as node:
             busy = await RawClient.at(node, "busy")
-            end = asyncio.get_running_loop().time() + 2.5
+            end = asyncio.get_running_loop().time() + 3.0
             while asyncio.get_running_loop().time() < end:
                 # Large enough that reads end within frames.
                 events = [Event({"n": n}, payload=bytes(30_000)) for n in range(10)]

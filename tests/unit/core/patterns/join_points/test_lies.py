@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core import contract
+from anabranch.core.patterns.join_points.moves import STARTS_MAX
 from anabranch.core.patterns.join_points.records import COUNT_MAX
 from anabranch.core.session.effects import TellDefined
 from anabranch.model.client_frames import BUSY
@@ -58,7 +59,7 @@ def test_a_pattern_whose_counters_have_leapt_is_not_taken_and_its_id_stays_free(
     stage.run(2.0)
     assert "rise" not in stage.points("e1").records
     notes = [what.text for what in heard if isinstance(what, contract.Note)]
-    assert any("starts or moves" in text for text in notes)
+    assert any(f"exceeds {STARTS_MAX} starts or moves" in text for text in notes)
     user = stage.user("u", "e1")
     user.define("rise", RISE, is_new=True)
     stage.run(1.0)
