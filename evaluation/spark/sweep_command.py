@@ -24,8 +24,9 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import print_json
 from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
 from anabranch.spark.report import plots
 from anabranch.spark.report.page import Cell, Page
 from evaluation.routing.tree import RoutingReport, Size, write_page

@@ -25,7 +25,8 @@ from rich.live import Live
 from rich.table import Table
 
 from anabranch.cli.demo_pipeline import PipelineReport, conclude, obstacle, print_pipeline
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console
 from anabranch.cli.trace import print_verdict
 from anabranch.client.options import ClientOptions
 from anabranch.config.network_file import NetworkFile

@@ -15,8 +15,8 @@ import msgspec
 import typer
 from rich.table import Table
 
-from anabranch.cli.output import console
 from anabranch.cli.pipeline.spark_session import spark_session
+from anabranch.cli.screen import console
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import selectivity, together

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from anabranch.cli.errors import EXIT_USAGE, PROGRAM, CommandError
 from anabranch.cli.event_lines import RecordLines
-from anabranch.cli.output import console, counted, print_json, steps_on_stderr
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.screen import console, steps_on_stderr
 from anabranch.cli.values import moment_ns
 from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, LogRenewal
 from anabranch.model.filter import Filter

@@ -10,7 +10,8 @@ from rich.table import Table
 from anabranch.cli import mesh_view, network_changes
 from anabranch.cli.errors import CommandError
 from anabranch.cli.network_view import address, drawing, state_text, summary
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console
 from anabranch.config.addresses import PORT_NAMES
 from anabranch.config.network_file import NetworkFile, load
 from anabranch.config.secrets import create_secret
@@ -20,7 +21,7 @@ from anabranch.config.toml_reader import quoted_text
 
 app = typer.Typer(
     name="network",
-    help="Create, check and change network files; create trial certificates.",
+    help="Create, check and change network files; certificates.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

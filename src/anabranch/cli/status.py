@@ -13,7 +13,8 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json, room, show
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console, room, show
 from anabranch.cli.status_view import Asked, picture
 from anabranch.devnet.directory import running_file
 from anabranch.devnet.observe import NO_HTTP, ask
@@ -112,7 +113,7 @@ def status(
         bool, typer.Option("--json", help="Print one JSON document per broker.")
     ] = False,
 ) -> None:
-    """Show the state of brokers: links, queues, subscriptions, log, lag."""
+    """Show the state of brokers: links, queues, log, lag."""
     asked = asyncio.run(ask_all(brokers_of(network, addresses or [], token_file)))
     if as_json:
         for each in asked:

@@ -17,7 +17,7 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from anabranch.cli.output import Column, fitted, folded
+from anabranch.cli.screen import Column, fitted, folded
 from anabranch.core.report import CursorReport, DepartureReport
 from anabranch.node.status import LinkStatus, Status
 

@@ -86,7 +86,7 @@ SinceOption = Annotated[
 ]
 
 #: Epilog of the help.
-LANGUAGE = """
+EPILOG = """
 A filter uses the syntax of Jakarta Messaging selectors: symbol IN ('IBM', 'MSFT') AND
 price < 22 AND note LIKE '%urgent%'. A comparison with an attribute that the event lacks is
 UNKNOWN; only TRUE matches.
@@ -125,7 +125,7 @@ def sub(
     trace: connect_options.TraceOption = None,
     within: connect_options.WithinOption = 10.0,
 ) -> None:
-    """Print events that match a filter or a pattern, until interrupted.
+    """Print events that match a filter or pattern, as they arrive.
 
     anabranch sub 127.0.0.1:4100 "symbol = 'IBM' AND price > 10"
 

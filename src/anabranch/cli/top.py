@@ -14,7 +14,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.output import Column, console, fitted, print_json, room, show
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
 from anabranch.core.patterns.join_points.join_points import PatternsReport

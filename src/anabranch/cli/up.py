@@ -16,7 +16,8 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from anabranch.cli.output import Column, console, fitted, print_json, room, show
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.config.network_file import NetworkFile
 from anabranch.devnet.control_channel import serve
 from anabranch.devnet.directory import home_of

@@ -127,14 +127,14 @@ def test_match_reads_the_tuple_form() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (b"{", "event 2 is not a flat JSON object"),
-        (b"[1]", "event 2 is not a flat JSON object"),
-        (b'{"a": {"b": 1}}', "event 2 is not a flat JSON object"),
-        (b'{"a": NaN}', "event 2 is not a flat JSON object"),
-        (b'{"a": "\xff"}', "event 2 is not a flat JSON object"),
-        (b'{"a": 1e400}', "event 2 is not a flat JSON object"),
-        (b"[" * 100_000, "event 2 is not a flat JSON object"),
-        (b'{"a": null}', "event 2: attribute 'a' is None"),
+        (b"{", "event 2: not a JSON object"),
+        (b"[1]", "event 2: not a JSON object"),
+        (b'{"a": {"b": 1}}', "event 2: attribute 'a': an object is not a value"),
+        (b'{"a": NaN}', "event 2: not a JSON object"),
+        (b'{"a": "\xff"}', "event 2: attribute 'a': 'utf-8' codec"),
+        (b'{"a": 1e400}', "event 2: attribute 'a': Number out of range"),
+        (b"[" * 100_000, "event 2: not a JSON object"),
+        (b'{"a": null}', "event 2: attribute 'a': null is not a value"),
         (b'{"a": 9223372036854775808}', "event 2: attribute 'a' is an integer outside"),
     ],
 )

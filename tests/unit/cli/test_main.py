@@ -1,14 +1,20 @@
 """The command as a whole: help, version, and what a real process does."""
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import anabranch
-from anabranch.cli.main import app
+from anabranch.cli.completion import Shell
+from anabranch.cli.errors import COMPLETE_VARIABLE
+from anabranch.cli.main import COMMANDS, app
+from anabranch.cli.network import example
 
 
 def run_process(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
@@ -102,3 +108,81 @@ def test_process_fails_in_one_line_with_exit_code_2() -> None:
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith("anabranch: error: ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_help_lines_of_the_table_are_those_of_the_commands() -> None:
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert COMMANDS[name].help == " ".join(command.help.split("\n\n")[0].split()), name
+
+
+#: Loaded by no command that needs only filters, files or a connection.
+SLOW = {"matplotlib", "numba", "numpy", "pandas", "prometheus_client", "pyarrow", "pyspark"}
+
+
+@pytest.mark.parametrize(
+    ("words", "unloaded"),
+    [
+        ("--version", SLOW | {"rich", "asyncio", "ssl", "anabranch.client", "anabranch.core"}),
+        ("--help", SLOW | {"asyncio", "ssl", "anabranch.client", "anabranch.core"}),
+        ("filter check x=1", SLOW | {"rich", "asyncio", "ssl", "anabranch.client"}),
+        ("pub 127.0.0.1:1 x=1 --within 0", SLOW | {"rich", "anabranch.core.broker"}),
+        ("pub --network {file} x=1 --within 0", SLOW | {"rich", "anabranch.core.broker"}),
+    ],
+)
+def test_command_loads_only_what_it_needs(words: str, unloaded: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "network.toml"
+    file.write_text(example("single"))
+    program = (
+        "import atexit, sys; from anabranch.cli.main import main;"
+        " atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
+    )
+    arguments = words.format(file=file).split()
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == (2 if arguments[0] == "pub" else 0), ended.stderr
+    loaded = ended.stderr.splitlines()[-1].split()
+    assert "anabranch.cli.main" in loaded
+    assert unloaded.isdisjoint(loaded)
+
+
+def complete(*words: str) -> list[str]:
+    """The completions of the last word in bash."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "anabranch"],
+        env={
+            **os.environ,
+            COMPLETE_VARIABLE: "complete_bash",
+            "COMP_WORDS": "\n".join(("anabranch", *words)),
+            "COMP_CWORD": str(len(words)),
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return ended.stdout.split()
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert complete("p") == ["pub", "pattern", "pipeline"]
+    assert complete("pub", "--j") == ["--json-lines", "--json"]
+    assert set(complete("network", "add-")) == {"add-broker", "add-site", "add-link"}
+
+
+@pytest.mark.parametrize("shell", Shell)
+def test_completion_scripts_call_the_command(shell: Shell) -> None:
+    result = CliRunner().invoke(app, ["completion", shell])
+    assert result.exit_code == 0
+    assert COMPLETE_VARIABLE in result.stdout
+
+
+def test_help_shows_no_value_for_a_flag() -> None:
+    for words in ([], ["pub"], ["network", "check"], ["pipeline", "archive", "write"]):
+        result = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*words, "--help"])
+        assert "--help" in result.stdout
+        assert "<bool>" not in result.stdout

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.output import counted, print_json
 from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
 from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,10 @@ from rich.table import Table
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.output import counted, print_json
 from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
 from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import events_per_s, selectivity, together
 from anabranch.model.statistics import (
