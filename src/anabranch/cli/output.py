@@ -1,8 +1,10 @@
-"""Output without a terminal: JSON lines, and counts in words. `screen` has tables and bars.
+"""Output as text: JSON lines, times, counts with a noun. `screen` has tables and progress bars.
 
 JSON output is one document per line, with sorted keys. This module does not load rich, so that
 short commands start fast.
 """
+
+from datetime import UTC, datetime
 
 import msgspec
 import typer
@@ -12,6 +14,13 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 def print_json(document: object) -> None:
     typer.echo(_encoder.encode(document).decode())
+
+
+def iso_time(time_ns: int, digits: int = 9) -> str:
+    """A time as text, in UTC: `2026-01-31T12:00:00.123456789Z`, with this number of digits."""
+    seconds, fraction = divmod(time_ns, 10**9)
+    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09}"[: len(text) + 1 + digits].rstrip(".") + "Z"
 
 
 def counted(count: int, thing: str, things: str = "") -> str:

@@ -14,7 +14,6 @@ with `anabranch pattern define`. Each match is one line (`event_lines`).
 """
 
 import asyncio
-import signal
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +36,7 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.event_lines import Format, MatchPrinter, Printer, print_matches
 from anabranch.cli.output import counted
 from anabranch.cli.patterns import PlacementOption, Where, placement_of
+from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
@@ -132,6 +132,8 @@ def sub(
     anabranch sub 127.0.0.1:4100 127.0.0.1:4200 TRUE --durable audit --format table
 
     anabranch sub 127.0.0.1:4100 --pattern "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
+
+    Ctrl-C ends it, with exit code 0; what was printed is acknowledged.
     """
     is_match = pattern is not None or bool(matches)
     addresses, text = _addresses_and_filter(what or [], is_pattern=is_match)
@@ -227,18 +229,15 @@ class _Run:
 
     async def run(self, way: connect_options.Way) -> int:
         """Print until the count is reached or a signal arrives; returns the number of lines."""
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            async with await way.connect() as client:
-                if self._wanted.pattern or self._wanted.matches:
-                    await self._read_matches(client)
-                else:
-                    await self._read(client, way)
+        await until_stopped(self._print(way))
         return self._printer.shown + self._match_printer.shown
+
+    async def _print(self, way: connect_options.Way) -> None:
+        async with await way.connect() as client:
+            if self._wanted.pattern or self._wanted.matches:
+                await self._read_matches(client)
+            else:
+                await self._read(client, way)
 
     async def _read_matches(self, client: Client) -> None:
         wanted = self._wanted

@@ -1,6 +1,7 @@
 """The command as a whole: help, version, and what a real process does."""
 
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -96,6 +97,24 @@ def test_a_reader_that_goes_away_ends_the_command_quietly() -> None:
     lines = b'{"price": 51}\n' * 1_000
     ended = read_a_little("filter", "match", "price > 50", text=lines)
     assert ended == (b'{"price": 51}\n', b"", 141)
+
+
+def test_an_interrupted_command_exits_with_130_and_says_nothing() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "anabranch", "filter", "match", "price > 50"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # More than a buffer, so that the first line arrives while the command reads on.
+        process.stdin.write(b'{"price": 51}\n' * 2_000)
+        process.stdin.flush()
+        assert process.stdout.readline() == b'{"price": 51}\n'
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert (process.returncode, told) == (130, b"")
 
 
 def test_process_prints_matching_lines() -> None:

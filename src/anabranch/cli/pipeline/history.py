@@ -6,9 +6,7 @@ subscription continues from there, without a gap or a duplicate, until Ctrl-C.
 """
 
 import asyncio
-import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,6 +31,7 @@ from anabranch.cli.output import counted
 from anabranch.cli.pipeline.events import told_plainly
 from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
+from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscription import Since, Subscription
@@ -104,7 +103,7 @@ def history(
     printer.head()
     past = run.print_past(printer, start, _until(until), master)
     if follow and not printer.is_enough:
-        asyncio.run(run.follow(printer, past))
+        asyncio.run(until_stopped(run.follow(printer, past)))
     typer.echo(counted(printer.shown, "event"), err=True)
 
 
@@ -158,23 +157,15 @@ class _Run:
 
     async def follow(self, printer: Printer, past: "HistoricalRead") -> None:
         """Print the events after them."""
-        task = asyncio.current_task()
-        assert task is not None
         assert self._way is not None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            async with await self._way.connect() as client:
+        async with await self._way.connect() as client:
 
-                async def subscribe(since: Since) -> Subscription:
-                    return await client.subscribe(
-                        self._filter, since=since, on_withheld=say_withheld
-                    )
+            async def subscribe(since: Since) -> Subscription:
+                return await client.subscribe(self._filter, since=since, on_withheld=say_withheld)
 
-                subscription = await self._subscribed(printer, past, subscribe)
-                if subscription is not None:
-                    await print_all(subscription, printer)
+            subscription = await self._subscribed(printer, past, subscribe)
+            if subscription is not None:
+                await print_all(subscription, printer)
 
     async def _subscribed(
         self, printer: Printer, past: "HistoricalRead", subscribe: Subscribe
