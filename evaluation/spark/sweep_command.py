@@ -27,8 +27,8 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_json
 from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 from anabranch.cli.screen import console
-from anabranch.spark.report import plots
-from anabranch.spark.report.page import Cell, Page
+from anabranch.spark.audit import page as plots
+from anabranch.spark.audit.page import Cell, Page
 from evaluation.routing.tree import RoutingReport, Size, write_page
 from evaluation.routing.tree_model import (
     crashing_shapes,

@@ -18,8 +18,12 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.manifest import Span, read_state
-from anabranch.spark.archive.past import HistoricalRead, MissingTicksError, look_back
-from anabranch.spark.archive.reader import ArchiveReader
+from anabranch.spark.archive.reader import (
+    ArchiveReader,
+    HistoricalRead,
+    MissingTicksError,
+    look_back,
+)
 from anabranch.spark.history import History, history, look_into
 from anabranch.spark.survey import Survey
 from tests.archive_parts import HERE, LOSSY, Follower, Got, archived, followed, options_for

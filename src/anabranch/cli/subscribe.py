@@ -87,6 +87,8 @@ SinceOption = Annotated[
 
 #: Epilog of the help.
 EPILOG = """
+Ctrl-C ends the command with exit code 0. What was printed is acknowledged.
+
 A filter uses the syntax of Jakarta Messaging selectors: symbol IN ('IBM', 'MSFT') AND
 price < 22 AND note LIKE '%urgent%'. A comparison with an attribute that the event lacks is
 UNKNOWN; only TRUE matches.
@@ -132,8 +134,6 @@ def sub(
     anabranch sub 127.0.0.1:4100 127.0.0.1:4200 TRUE --durable audit --format table
 
     anabranch sub 127.0.0.1:4100 --pattern "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
-
-    Ctrl-C ends it, with exit code 0; what was printed is acknowledged.
     """
     is_match = pattern is not None or bool(matches)
     addresses, text = _addresses_and_filter(what or [], is_pattern=is_match)

@@ -141,8 +141,12 @@ async def _watch_live(brokers: list[Asked], every_s: float, screen: Console) -> 
         table.caption, table.caption_justify = "q quits", "left"
         live.update(table, refresh=True)
 
+    def quit_on_q(key: str) -> None:
+        if key in "qQ":
+            task.cancel()
+
     with (
-        key_presses(lambda key: task.cancel() if key in "qQ" else None),
+        key_presses(quit_on_q),
         Live(Text("querying …"), console=screen, auto_refresh=False, screen=True) as live,
     ):
         await _watch(brokers, every_s, draw, once=False)

@@ -37,13 +37,25 @@ from anabranch.client.subscription import Since
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
-from anabranch.spark.archive.columns import ARROW, OWN, ColumnName, Naming, Pair
-from anabranch.spark.archive.layout import FileReplacedError, finished
-from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.past import HistoricalRead, OnMissing, Until, look_back
-from anabranch.spark.archive.reader import ArchiveReader
-from anabranch.spark.archive.restored_rows import Restoring
-from anabranch.spark.archive.tables import Tabling, draft_name, pair_of
+from anabranch.spark.archive.columns import (
+    ARROW,
+    OWN,
+    ColumnName,
+    Naming,
+    Pair,
+    Restoring,
+    Tabling,
+    draft_name,
+    pair_of,
+)
+from anabranch.spark.archive.manifest import FileReplacedError, Span, finished
+from anabranch.spark.archive.reader import (
+    ArchiveReader,
+    HistoricalRead,
+    OnMissing,
+    Until,
+    look_back,
+)
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import all_of, any_of, quoted

@@ -272,7 +272,7 @@ def beginning(survey: Survey, seen: SurveyResult, options: Options, otherwise: s
 def _with_archive(seen: SurveyResult, options: Options) -> SurveyResult:
     if not options.archive:
         return seen
-    from anabranch.spark.archive_fallback import extended  # noqa: PLC0415 - most have none
+    from anabranch.spark.fetch_task import extended  # noqa: PLC0415 - most have none
 
     return extended(seen, options)
 
@@ -280,7 +280,7 @@ def _with_archive(seen: SurveyResult, options: Options) -> SurveyResult:
 def _since(connection: Fetcher, stream: str, extent: Extent, options: Options, time_ns: int) -> int:
     if not options.archive:
         return first_since(connection, extent, time_ns)
-    from anabranch.spark.archive_fallback import since  # noqa: PLC0415 - most have none
+    from anabranch.spark.fetch_task import since  # noqa: PLC0415 - most have none
 
     return since(connection, stream, extent, options, time_ns)
 

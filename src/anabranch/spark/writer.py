@@ -56,9 +56,8 @@ from anabranch.model.client_frames import DEPARTING, OTHER_QUERY, UNKNOWN_TOKEN
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.event import INT_MAX
 from anabranch.spark.broker_access import client_name, tls_of
-from anabranch.spark.drafts import Drafting
+from anabranch.spark.drafts import Drafting, Part, parts_of
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.write_columns import Part, parts_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

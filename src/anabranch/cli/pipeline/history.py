@@ -40,7 +40,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
 
 if TYPE_CHECKING:
-    from anabranch.spark.archive.past import HistoricalRead, Until
+    from anabranch.spark.archive.reader import HistoricalRead, Until
     from anabranch.spark.history import History
 
 

@@ -139,7 +139,7 @@ def _from_network(spark: "SparkSession", way: connect_options.Way, wanted: _Want
 def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFrame":
     from pyspark.sql.functions import col  # noqa: PLC0415 - needs Spark
 
-    from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.archive.manifest import commits_directory  # noqa: PLC0415 - needs Spark
     from anabranch.spark.filter_columns import columns_of, condition  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import history  # noqa: PLC0415 - needs Spark
 

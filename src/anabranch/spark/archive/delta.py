@@ -27,8 +27,7 @@ import pyarrow as pa
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import ARROW, OWN, PARTITIONS
-from anabranch.spark.archive.layout import day_of
-from anabranch.spark.archive.manifest import File, State
+from anabranch.spark.archive.manifest import File, State, day_of
 
 APPLICATION: Final = "anabranch"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")

@@ -22,10 +22,8 @@ import pyarrow.parquet as pq
 
 from anabranch.model.durable_files import read_pieces, sync_directory
 from anabranch.model.errors import LocalError
-from anabranch.spark.archive.columns import OWN, Pair, attribute_field
-from anabranch.spark.archive.layout import day_of, new_path, part_of
-from anabranch.spark.archive.manifest import File
-from anabranch.spark.archive.tables import pair_of
+from anabranch.spark.archive.columns import OWN, Pair, attribute_field, pair_of
+from anabranch.spark.archive.manifest import File, day_of, new_path, part_of
 
 GROUP_ROWS: Final = 131_072
 #: Approximate bytes per read.
