@@ -25,7 +25,7 @@ import typer
 
 from anabranch import MatchIndex
 from anabranch.cli.output import print_json
-from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import MasterOption, spark_session
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from evaluation.measurement import (
     Verdict,

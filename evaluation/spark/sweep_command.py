@@ -25,7 +25,7 @@ from rich.table import Table
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_json
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
 from anabranch.cli.screen import console
 from anabranch.spark.audit import page as plots
 from anabranch.spark.audit.page import Cell, Page

@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from anabranch.cli.pipeline.spark_session import spark_session
+from anabranch.cli.pipeline.spark_io import spark_session
 from anabranch.cli.screen import console
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter

@@ -20,8 +20,16 @@ from rich.text import Text
 
 from anabranch.cli.output import iso_time, print_json
 from anabranch.cli.screen import Column, console, fitted, room, show
-from anabranch.cli.status import TokenFile, ask_all, brokers_of
-from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
+from anabranch.cli.status import (
+    Asked,
+    TokenFile,
+    ask_all,
+    brokers_of,
+    lag,
+    links_up,
+    queued_bytes,
+    size,
+)
 from anabranch.cli.until_stopped import key_presses, until_stopped
 from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.routing.contract import MeshReport

@@ -1,7 +1,7 @@
 """Commands that run until they are interrupted: SIGINT and SIGTERM end them with exit code 0.
 
 `up`, `sub` and `top` do, and `pipeline history --follow`; `broker` has signal handlers of its own
-(`node.process`), and streaming queries of Spark end with the session (`pipeline.rows_out`).
+(`node.process`), and streaming queries of Spark end with the session (`pipeline.spark_io`).
 """
 
 import asyncio

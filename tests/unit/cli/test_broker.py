@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
-from anabranch.cli.status_view import duration, size
+from anabranch.cli.status import duration, size
 from tests.broker_parts import Brokers
 
 runner = CliRunner()

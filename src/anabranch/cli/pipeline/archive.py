@@ -27,8 +27,7 @@ from anabranch.cli import connect_options
 from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted, print_json
-from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
 from anabranch.cli.screen import Steps, steps_on_stderr
 
 if TYPE_CHECKING:
@@ -122,7 +121,6 @@ def write(
     with (
         spark_session(master, "archive", draws=False) as spark,
         steps_on_stderr() as steps,
-        told_plainly(),
     ):
         from anabranch.spark.archive.writer import Archiver  # noqa: PLC0415 - needs Spark
 
@@ -159,7 +157,6 @@ def compact(
     with (
         spark_session(master, "compact", draws=False) as spark,
         steps_on_stderr() as steps,
-        told_plainly(),
     ):
         from anabranch.spark.archive.compaction import compact as join  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from anabranch.cli import connect_options
 from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted, print_json
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
 from anabranch.cli.screen import console
 from anabranch.devnet.broker_logs import state_directories
 

@@ -28,8 +28,7 @@ from anabranch.cli.archive_backlog import (
 from anabranch.cli.errors import CommandError
 from anabranch.cli.event_lines import Format, Printer
 from anabranch.cli.output import counted
-from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
@@ -143,8 +142,7 @@ class _Run:
                 on_missing=self._missing,
             )
             say_missing(found.past)
-            with told_plainly():
-                self._print(printer, found)
+            self._print(printer, found)
             return found.past
 
     @staticmethod

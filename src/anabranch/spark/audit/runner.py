@@ -28,7 +28,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -163,12 +162,7 @@ class Audit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
