@@ -106,7 +106,9 @@ def check_transaction(options: Options, overwrite: bool) -> None:
         raise SinkError("a stream cannot be overwritten; use mode('append')")
     if not options.transaction_id:
         raise OptionError(
-            "transactionId", "missing; set an id for this write, so that a retry is written once"
+            "transactionId",
+            "missing; set an id for this write, so that a retry is written once (in SQL:"
+            " INSERT INTO t WITH (transactionId = 'ID') …)",
         )
     _check_common(options)
     if options.sink_id:
