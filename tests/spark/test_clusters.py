@@ -200,11 +200,11 @@ def test_a_client_of_spark_connect_reads_and_writes(brokers: Brokers, tmp_path: 
 
 def test_a_client_of_spark_connect_uses_tables(brokers: Brokers, tmp_path: Path) -> None:
     options = f"OPTIONS (brokers '{brokers.address('a')}', streams 'a', filter 'n < 10')"
+    select = "SELECT 'sql', n FROM again WHERE n > 7"
     statements = [
         f"CREATE TABLE numbers USING anabranch {options}",
         f"CREATE TEMPORARY VIEW again USING anabranch {options}",
-        "INSERT INTO numbers WITH (transactionId = 'sql') (source, n)"
-        " SELECT 'sql', n FROM again WHERE n > 7",
+        f"INSERT INTO numbers WITH (transactionId = 'sql') (source, n) {select}",
         "SELECT n FROM numbers WHERE source = 'sql' ORDER BY n",
     ]
     with connect_server(tmp_path) as place:

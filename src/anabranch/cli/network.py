@@ -125,6 +125,7 @@ def certificates(
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace existing keys and certificates of brokers.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Create a CA and a certificate for every broker, for trials.
 
@@ -141,6 +142,9 @@ def certificates(
             " install it with: pip install 'anabranch[certificates]'"
         ) from None
     made = make_certificates(loaded, days=days, renew=renew)
+    if as_json:
+        print_json({"written": [*map(str, made.written)], "kept": [*map(str, made.kept)]})
+        return
     for path in made.written:
         typer.echo(f"wrote {path}")
     for path in made.kept:
@@ -321,6 +325,7 @@ def apply(
     within: Annotated[
         float, typer.Option("--within", min=1.0, help="Time limit of each step in seconds.")
     ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step.")] = False,
 ) -> None:
     """Apply a network file to the network that `anabranch up` runs, without stopping it.
 
@@ -333,4 +338,7 @@ def apply(
         text=dump(loaded), path=str(file), abandon=abandon, within_s=within
     )
     for text in control_channel.send(directory, request):
-        typer.echo(text)
+        if as_json:
+            print_json({"step": text})
+        else:
+            typer.echo(text)

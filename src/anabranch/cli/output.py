@@ -4,6 +4,7 @@ JSON output is one document per line, with sorted keys. This module does not loa
 short commands start fast.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -21,6 +22,16 @@ def iso_time(time_ns: int, digits: int = 9) -> str:
     seconds, fraction = divmod(time_ns, 10**9)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{fraction:09}"[: len(text) + 1 + digits].rstrip(".") + "Z"
+
+
+def with_iso_times(document: Mapping[str, object]) -> dict[str, object]:
+    """A document with an ISO 8601 time beside each `…_ns`: null where that is 0 or null."""
+    times = {
+        name.removesuffix("_ns"): iso_time(value) if isinstance(value, int) and value else None
+        for name, value in document.items()
+        if name.endswith("_ns")
+    }
+    return {**document, **times}
 
 
 def counted(count: int, thing: str, things: str = "") -> str:

@@ -33,7 +33,14 @@ from anabranch.cli.archive_backlog import (
     subscribed_behind,
 )
 from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, MatchPrinter, Printer, print_matches
+from anabranch.cli.event_lines import (
+    Format,
+    FormatOption,
+    JsonFormatOption,
+    MatchPrinter,
+    Printer,
+    print_matches,
+)
 from anabranch.cli.output import counted
 from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.cli.until_stopped import until_stopped
@@ -109,7 +116,8 @@ def sub(
     durable: DurableOption = None,
     since: SinceOption = "now",
     count: Annotated[int, typer.Option(min=0, help="Exit after N events; 0: never.")] = 0,
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
+    form: FormatOption = Format.json,
+    as_json: JsonFormatOption = False,
     window: Annotated[int | None, typer.Option(min=1, help="Maximum events in flight.")] = None,
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Receive events without guarantees.")
@@ -145,7 +153,7 @@ def sub(
         durable=durable,
         since=read_since(since),
         count=count,
-        form=form,
+        form=Format.json if as_json else form,
         window=window,
         best_effort=best_effort,
         unsubscribe=unsubscribe,
@@ -165,9 +173,14 @@ def sub(
         within_s=within,
     )
     shown = asyncio.run(_Run(wanted).run(way))
-    deleted = f"deleted durable subscription {durable!r}"
-    count_text = counted(shown, *(("match", "matches") if is_match else ("event",)))
-    typer.echo(deleted if unsubscribe else count_text, err=True)
+    typer.echo(_outcome(wanted, shown), err=True)
+
+
+def _outcome(wanted: Wanted, shown: int) -> str:
+    if wanted.unsubscribe:
+        return f"deleted durable subscription {wanted.durable!r}"
+    is_match = wanted.pattern or wanted.matches
+    return counted(shown, *(("match", "matches") if is_match else ("event",)))
 
 
 def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[str], str]:

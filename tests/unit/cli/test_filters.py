@@ -76,8 +76,18 @@ def test_check_prints_text_that_looks_like_markup_as_it_is() -> None:
         ("a = 1\nAND AND", "position"),
     ],
 )
-def test_invalid_filter_is_one_line_with_the_place(text: str, words: str) -> None:
-    assert words in error_of(run("check", text))
+def test_invalid_filter_is_told_with_the_place_and_a_caret_under_it(text: str, words: str) -> None:
+    result = run("check", text)
+    assert (result.exit_code, words in result.stderr) == (2, True)
+    line, *marked = result.stderr.splitlines()
+    assert line.startswith("anabranch: error: ")
+    if text:
+        shown, caret = marked
+        assert shown == f"  {text}".replace("\n", " ")
+        assert caret.strip() == "^"
+        assert f"at position {caret.index('^') - 2}" in line
+    else:
+        assert marked == []
 
 
 def test_check_wants_a_filter_or_a_file(tmp_path: Path) -> None:

@@ -123,10 +123,20 @@ def test_process_prints_matching_lines() -> None:
 
 
 def test_process_fails_in_one_line_with_exit_code_2() -> None:
-    ended = run_process("filter", "check", "price >")
+    ended = run_process("filter", "check", "--file", "gone.txt")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("anabranch: error: ")
-    assert ended.stderr.count("\n") == 1
+    assert ended.stderr == "anabranch: error: gone.txt: No such file or directory\n"
+
+
+def test_a_wrong_filter_is_shown_with_a_caret_under_the_mistake() -> None:
+    ended = run_process("filter", "check", "price => 5")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    first, text, caret = ended.stderr.splitlines()
+    assert first.startswith(
+        "anabranch: error: unknown operator '=>' at position 6; expected one of"
+    )
+    assert text == "  price => 5"
+    assert caret == "        ^"
 
 
 def test_help_lines_of_the_table_are_those_of_the_commands() -> None:

@@ -26,7 +26,7 @@ from anabranch.cli.archive_backlog import (
     subscribed_behind,
 )
 from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, Printer
+from anabranch.cli.event_lines import Format, FormatOption, JsonFormatOption, Printer
 from anabranch.cli.output import counted
 from anabranch.cli.pipeline.spark_io import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
@@ -60,7 +60,8 @@ def history(
     count: Annotated[
         int, typer.Option(min=0, help="Exit after this number of events; 0: never.")
     ] = 0,
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
+    form: FormatOption = Format.json,
+    as_json: JsonFormatOption = False,
     missing: MissingOption = Missing.fail,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -98,7 +99,7 @@ def history(
     if start == "now":
         raise CommandError("--since now has no history; use `anabranch sub` to start now")
     run = _Run(str(Filter.parse(text)), archive, way, on_missing(missing))
-    printer = Printer(form, count)
+    printer = Printer(Format.json if as_json else form, count)
     printer.head()
     past = run.print_past(printer, start, _until(until), master)
     if follow and not printer.is_enough:
