@@ -460,7 +460,7 @@ class Broker:
     # -- requests of the parts ------------------------------------------------------------------
 
     def _submit(self, who: Who, requests: Iterable[PartRequest | Outcome]) -> None:
-        if isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
+        while isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
             # This work is already done, so it counts before other work starts.
             self._spent += requests.pop().work
         if who is not None and isinstance(requests, chain):

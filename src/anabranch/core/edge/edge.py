@@ -89,6 +89,8 @@ from anabranch.model.version import NOTHING, Version
 
 #: Work to settle a position, to end a subscription, and to index a conjunction.
 _SETTLE_WORK = 60
+#: The cost of decoding one event of a replay and passing it on.
+_RECEIVE_WORK = 15
 _LEAVE_WORK = 60
 _INDEX_WORK = 60
 #: Up to this many conjunctions are indexed without reporting the work.
@@ -464,6 +466,8 @@ class Edge:
             self._ownership.find(source, content)
         elif isinstance(content, Answer | NotKept | Held | Found):
             self._answered(now, source, content)
+            if isinstance(content, Answer) and content.data:
+                return [*self._state.result(), WorkDone(_RECEIVE_WORK * len(content.data))]
         else:
             raise RemoteError(f"an edge does not accept {type(content).__name__}")
         return self._state.result()

@@ -55,7 +55,7 @@ from anabranch.core.origin.publish_intake import PublishIntake
 from anabranch.core.origin.replay import Replays, understood
 from anabranch.core.origin.rollback import LogView, RollbackInquiry
 from anabranch.core.part_requests import CarryTo, Marked, PartRequest
-from anabranch.core.routing.contract import Emission
+from anabranch.core.routing.contract import Emission, WorkDone
 from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Done, Held, Hello, Hold, Nack, NotKept, Replay
@@ -320,7 +320,8 @@ class Origin:
         if isinstance(content, Replay):
             distance = self._network.distance(self.name, source)
             wanted = understood(source, content, distance, self._options, self._limits)
-            return self._replays.replay(wanted, content.first)
+            requests = self._replays.replay(wanted, content.first)
+            return [*requests, WorkDone(wanted.reading_work)]
         return self._hold(source, content)
 
     # -- release --------------------------------------------------------------------------------

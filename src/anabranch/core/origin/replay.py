@@ -42,7 +42,8 @@ from anabranch.core.origin.log_tail import (
 )
 from anabranch.core.part_requests import CarryTo, PartRequest
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import CHECK_WORK, Emission, WorkDone
+from anabranch.core.routing.contract import Emission, WorkDone
+from anabranch.matching.residual_checks import CHECK_WORK
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
@@ -52,10 +53,13 @@ from anabranch.model.limits import STORED_LIMITS, Limits
 
 EXAMINED_MAX = 4_096
 FILTERS_MAX = 1_024
-#: The cost of decoding an event, and the number of its bytes that add one to it. A conjunction that
-#: searches texts also costs one for that many bytes.
+#: The cost of decoding an event, and the number of its bytes that add one to it. Each unit of the
+#: weight of searches adds one for that many bytes, too.
 _EXAMINE_WORK = 10
 _WORK_BYTES = 512
+#: The cost of parsing and compiling a filter, and the characters that add one to it.
+_FILTER_WORK = 50
+_FILTER_CHARACTERS = 8
 #: The minimum work for one answer, however small steps are.
 _ANSWER_WORK_MIN = 1_000
 
@@ -78,8 +82,12 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     edge: str
     request: int
     filters: tuple[Filter, ...]
-    #: Total of all filters: in the worst case an event is compared with each.
+    #: Total conjunctions of all filters: in the worst case an event is compared with each. And the
+    #: weight of their searches.
     conjunctions: int
+    search_weight: int
+    #: The cost of reading the filters.
+    reading_work: int
     events_max: int
     bytes_max: int
     #: Hops from this broker to the edge.
@@ -100,6 +108,8 @@ def understood(
     try:
         filters = tuple(Filter.parse(text, limits) for text in replay.filters)
         conjunctions = sum(len(filter_.conjunctions) for filter_ in filters)
+        for filter_ in filters:
+            filter_.compile()
     except FilterError as error:
         raise RemoteError(f"a replay has an invalid filter: {error}") from error
     events_max = min(max(replay.events_max, 1), options.replay_events_max)
@@ -109,6 +119,8 @@ def understood(
         replay.request,
         filters,
         conjunctions,
+        sum(filter_.search_weight for filter_ in filters),
+        sum(_FILTER_WORK + len(text) // _FILTER_CHARACTERS for text in replay.filters),
         events_max,
         bytes_max,
         distance,
@@ -129,7 +141,7 @@ def answer(
         if isinstance(entry, Datum):
             if work > wanted.work_max:
                 break
-            work += _EXAMINE_WORK + (1 + wanted.conjunctions) * len(entry.body) // _WORK_BYTES
+            work += _EXAMINE_WORK + (1 + wanted.search_weight) * len(entry.body) // _WORK_BYTES
             work += CHECK_WORK * len(wanted.filters) + wanted.conjunctions
             if _is_wanted(wanted, entry):
                 size += len(entry.body)
@@ -192,10 +204,6 @@ class RecentResends:
         if ticks:
             recent = self._recent.setdefault(edge, deque())
             recent.append((now + self._quiet_s, ticks))
-
-
-#: Work below this is not reported.
-_REPORTED_WORK_MIN = 500
 
 
 class _Resend(msgspec.Struct, frozen=True):
@@ -342,8 +350,7 @@ class Replays:
         self, wanted: ReplayRequest, first: int, entries: Sequence[Entry]
     ) -> list[PartRequest]:
         found, work = answer(wanted, first, entries, self._tail.synced)
-        requests: list[PartRequest] = [CarryTo(wanted.edge, found)]
-        return [*requests, WorkDone(work)] if work > _REPORTED_WORK_MIN else requests
+        return [CarryTo(wanted.edge, found), WorkDone(work)]
 
     def _search(self, wanted: ReplayRequest, low: int, high: int) -> list[PartRequest]:
         low = max(low, self._tail.oldest)

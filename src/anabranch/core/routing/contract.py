@@ -54,12 +54,6 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     target: str = ""
 
 
-#: Cost of checking one filter that an index leaves undecided: CHECK_WORK, plus one for every
-#: CHECKED_BYTES bytes of the event.
-CHECK_WORK = 3
-CHECKED_BYTES = 2_048
-
-
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Knowledge for this broker's edge."""
 

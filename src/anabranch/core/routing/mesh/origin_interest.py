@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.core.contract import Note
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.interest_clock import Conjunct, VersionSteps
 from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.matching.index import MatchIndex
@@ -158,12 +157,11 @@ class OriginInterest:
         return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
-        check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            checks_max = max(0, self._checks_work // check_work)
-            found, checks, is_short = index.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * check_work
+            size = len(datum.body)
+            found, work, is_short = index.destinations_within(envelope, size, self._checks_work)
+            self._checks_work -= work
             self._shared.counters.matches_assumed += is_short
             return found
         except RemoteError:

@@ -35,7 +35,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.core.contract import Note
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.tree.interest import Directions, Interest
 from anabranch.core.routing.tree.shared import KnownMarks, SiteView, TreeCounters, TreeState
 from anabranch.model.encoding import decode_envelope
@@ -198,10 +197,10 @@ class Forwarding:
         """Decode one event and return the directions that want it."""
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
-            checks_max = max(0, self._checks_work // check_work)
-            wanted, checks, is_short = self._interest.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * check_work
+            wanted, work, is_short = self._interest.destinations_within(
+                envelope, len(datum.body), self._checks_work
+            )
+            self._checks_work -= work
             self._shared.counters.matches_assumed += is_short
         except RemoteError:
             # Its origin is at fault, not the neighbour that forwarded it; edges report it (rule 6).

@@ -104,15 +104,15 @@ class Interest:
         return {self._sources[found] for found in self._index.match(event)}
 
     def destinations_within(
-        self, event: Attributes | Envelope, checks_max: int
+        self, event: Attributes | Envelope, size: int, work_max: int
     ) -> tuple[Directions, int, bool]:
-        """`destinations`, or a superset if that needs more than `checks_max` checks; also the
-        number of checks, and whether the limit was reached."""
+        """`destinations`, or a superset if that needs checks above `work_max`; also the cost of
+        the checks, and whether the limit was reached. `size` is that of the event in bytes."""
         if self._index is None or not self._subscribers:
             return _NOBODY, 0, False
         if not self._index.has_doubts:
             return self.destinations(event), 0, False
-        return self._index.destinations_within(event, checks_max)
+        return self._index.destinations_within(event, size, work_max)
 
     def destinations_of(self, bodies: Sequence[bytes]) -> list[frozenset[object] | None]:
         """`destinations` for encoded events; None for an event that must be decoded first."""
