@@ -358,7 +358,7 @@ def searches_of(number: int, seed: int, joint: str, attributes: int = 8) -> str:
 
 
 #: Of such conditions, how many a filter may have.
-_SEARCHES_MAX = DEFAULT_LIMITS.search_weight_max // (1 + 255 // 8)
+_SEARCHES_MAX = DEFAULT_LIMITS.search_weight_max // (1 + 255 // 4)
 
 
 async def searches(attacker: Attacker, scale: float) -> None:
@@ -379,7 +379,7 @@ async def searches(attacker: Attacker, scale: float) -> None:
     late = enumerate(filters, count + 1)
     attacker.send(*(reliable(n, text, "beginning") for n, text in late))
     await attacker.until("Subscribed", 2 * count)
-    parts = " THEN ".join(f"p{n}:{{{searches_of(3, n, ' AND ')}}}" for n in range(4))
+    parts = " THEN ".join(f"p{n}:{{{searches_of(2, n, ' AND ')}}}" for n in range(4))
     attacker.send(Define(1, "searched", f"{parts} WITHIN 10 s", is_new=True))
     few = [text for text in filters[:4] if len(text) < ADVERTISED_CHARACTERS_MAX // 4]
     attacker.send(Advertises(few))
