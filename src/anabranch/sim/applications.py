@@ -13,10 +13,10 @@ from anabranch.check.history import filter_text
 from anabranch.check.reference import matches
 from anabranch.core.session.effects import (
     Confirm,
+    EventsRefused,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    TellPublishRefused,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
@@ -239,7 +239,7 @@ class SimPublisher(Application):
             self.history.append(
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
-        elif isinstance(effect, TellPublishRefused) and effect.final:
+        elif isinstance(effect, EventsRefused) and effect.final:
             self._restart(self.elsewhere())
 
     def flee(self, edge: str) -> None:

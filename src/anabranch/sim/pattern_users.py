@@ -16,7 +16,7 @@ from anabranch.check.detections import Detection, LoggedEvent, check_detection, 
 from anabranch.core import contract
 from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.core.patterns.join_points.records import name_of
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.match import Placement, PointRecord
@@ -111,16 +111,16 @@ class Definer(Application):
     def _define(self) -> None:
         # The first of a world says that its id is new, and no other broker is asked.
         is_new = self.name.endswith("0")
-        _, effects = self.session.defining.define(
+        _, effects = self.session.patterns.define(
             self.pattern_id, self.text, self.placement, is_new=is_new
         )
         self.perform(effects)
 
     def hear(self, effect: object) -> None:
         """The pattern is there."""
-        if isinstance(effect, TellDefined) and effect.code == BUSY:
+        if isinstance(effect, PatternRequestAnswered) and effect.code == BUSY:
             self.world.after(_AGAIN_S, self._define)
-        elif isinstance(effect, TellDefined):
+        elif isinstance(effect, PatternRequestAnswered):
             assert not effect.reason or "leaves the network" in effect.reason, effect.reason
             self.is_defined = not effect.reason
             self.is_refused = not self.is_defined

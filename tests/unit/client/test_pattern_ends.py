@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from anabranch import Client, ClientOptions, PatternRefusedError, PatternUnknownError, connect
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY, DEPARTING, Define, Keep
 from anabranch.model.limits import DEFAULT_LIMITS
 from tests.client_parts import Host, frames_of, network, run, until
@@ -123,7 +123,7 @@ def test_a_move_that_came_before_a_departing_broker_answered_counts() -> None:
             patterns = u._patterns
             ((home, request),) = patterns._requests._waiting
             patterns.moved()
-            leaves = TellDefined(request, "rise", False, "it leaves", DEPARTING)
+            leaves = PatternRequestAnswered(request, "rise", False, "it leaves", DEPARTING)
             patterns.answered(home, leaves)
             a.stall(False)
             await asking
