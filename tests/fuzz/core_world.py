@@ -348,12 +348,12 @@ class HostileBroker:
         #: How it greets.
         self.hello = Hello(PROTOCOL_VERSION, config.name, self._life)
         #: As a broker tells what it has handled: all of it, at once.
-        self.worked_on: list[tuple[contract.Stimulus, int]] = []
+        self.processed: list[tuple[contract.Stimulus, int]] = []
         self.has_work_left = False
 
     def handle(self, now: float, stimulus: contract.Stimulus) -> contract.Effects:
         """Whatever happens, it says what it was told to say."""
-        self.worked_on = [(stimulus, 0)]
+        self.processed = [(stimulus, 0)]
         match stimulus:
             case contract.LinkUp(peer):
                 self._up[peer] = None

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 
 from anabranch.core import contract, departure
 from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
-from anabranch.core.client_services import ClientServices, Who
+from anabranch.core.client_services import ClientServices, Requester
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
 from anabranch.core.departure import TABLE
 from anabranch.core.edge.edge import Edge
@@ -49,11 +49,11 @@ from anabranch.core.origin import rollback
 from anabranch.core.origin.origin import Origin
 from anabranch.core.origin.rollback import RollbackInquiry, StreamWitness
 from anabranch.core.part_requests import (
+    AnnounceMark,
     CarryTo,
     ChangeAdvertisements,
     ChangeInterest,
     JoinPointRequest,
-    Marked,
     PartRequest,
     RequestSync,
 )
@@ -147,19 +147,19 @@ class Broker:
         self._repairs = self.set_aside.effects(recovered)
         self._sync_number = 0
         #: (sync number, requesting part, its ticket), oldest first.
-        self._syncs: deque[tuple[int, Who, int]] = deque()
-        self._sync_wanted: list[tuple[Who, int]] = []
+        self._syncs: deque[tuple[int, Requester, int]] = deque()
+        self._sync_wanted: list[tuple[Requester, int]] = []
         #: (part, its remaining requests), oldest first; all of them result from `_current`.
-        self._work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        self._work: deque[tuple[Requester, Iterator[PartRequest | Outcome]]] = deque()
         #: (part, its remaining requests): long-running work, suspended between two portions.
-        self._long_work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        self._long_work: deque[tuple[Requester, Iterator[PartRequest | Outcome]]] = deque()
         self._deferred: list[PartRequest | Outcome] = []
         self._current: Stimulus = contract.Started()
         #: Stimuli that arrived while the broker was working.
         self._stimuli: deque[Stimulus] = deque()
         #: For observers: each stimulus that the last call worked on, and the number of effects
         #: that preceded its own.
-        self.worked_on: list[tuple[Stimulus, int]] = []
+        self.processed: list[tuple[Stimulus, int]] = []
         #: Work done in this call.
         self._spent = 0
         self._now = now
@@ -191,9 +191,9 @@ class Broker:
         return self._services.memory.used if self._services else 0
 
     @property
-    def points(self) -> JoinPoints | None:
+    def join_points(self) -> JoinPoints | None:
         """The part that detects patterns; None if this broker takes no clients."""
-        return None if self._services is None else self._services.points
+        return None if self._services is None else self._services.join_points
 
     # -- interface ------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Broker:
         effects: Effects = []
         self._now = now
         self._spent = 0
-        self.worked_on = [(self._current, 0)] if self.has_work_left else []
+        self.processed = [(self._current, 0)] if self.has_work_left else []
         if not self.is_working or not self._is_heartbeat(now, stimulus, effects):
             self._stimuli.append(stimulus)
         work_max = self.config.options.step_work_max
@@ -210,7 +210,7 @@ class Broker:
             try:
                 if not self.has_work_left:
                     self._current = self._stimuli.popleft()
-                    self.worked_on.append((self._current, len(effects)))
+                    self.processed.append((self._current, len(effects)))
                     self._dispatch(now, self._current)
                 self._drain_work(now, effects, work_max)
             except RemoteError as error:
@@ -289,7 +289,7 @@ class Broker:
             self._depart(now)
         elif isinstance(stimulus, contract.MoveJoinPoint):
             if self._services is not None and self.is_ready:
-                points = self._services.points
+                points = self._services.join_points
                 self._submit(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
@@ -312,7 +312,7 @@ class Broker:
             self._held_frames[peer].append(frame)
         elif self._links.is_greeted(peer):
             self._submit(None, self.router.frame(now, peer, frame))
-            self.witness.saw(frame)
+            self.witness.record(frame)
         else:
             raise RemoteError(f"{peer!r} sent a frame before its greeting")
 
@@ -323,8 +323,8 @@ class Broker:
             return
         if self._services is not None:
             origin = self._services.origin
-            self._submit(origin, origin.told(now, peer, hello))
-            if not origin.may_be_told_of:
+            self._submit(origin, origin.greeted(now, peer, hello))
+            if not origin.may_announce:
                 self._held_frames[peer] = []
                 return
         self._submit(None, self.router.link_up(now, peer))
@@ -350,7 +350,7 @@ class Broker:
             if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._submit(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, contract.LinkLoad):
-            loads = stimulus.given, stimulus.gone, stimulus.waiting
+            loads = stimulus.offered_bytes, stimulus.sent_bytes, stimulus.queued_bytes
             self.router.link_load(now, stimulus.peer, *loads)
         elif isinstance(stimulus, contract.BrokerLoad):
             if self.is_ready:
@@ -364,10 +364,12 @@ class Broker:
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
         if self._services is not None and self.is_ready:
             return self._services.client_event(now, stimulus)
-        if isinstance(stimulus, contract.ClientCame):
+        if isinstance(stimulus, contract.ClientConnected):
             why = "the broker is starting" if self.is_edge else "this broker takes no clients"
             self._submit(None, [contract.CutClient(stimulus.session, why)])
-        return isinstance(stimulus, contract.ClientCame | contract.ClientLeft | contract.ClientFull)
+        return isinstance(
+            stimulus, contract.ClientConnected | contract.ClientDisconnected | contract.ClientFull
+        )
 
     def _client_frame(self, now: float, stimulus: contract.ClientFrameReceived) -> None:
         if self._services is not None and self.is_ready:
@@ -380,15 +382,11 @@ class Broker:
                 self._submit(who, who.synced(now, ticket))
             elif ticket == _LIFE:
                 self._begin(now)
-        if (
-            self._held_frames
-            and self._services is not None
-            and self._services.origin.may_be_told_of
-        ):
+        if self._held_frames and self._services is not None and self._services.origin.may_announce:
             self._serve_waiting(now)
 
     def _greet(self, peer: str) -> None:
-        self._submit(None, self._links.hello(peer, self.life, self.witness.of(peer)))
+        self._submit(None, self._links.hello(peer, self.life, self.witness.known(peer)))
 
     def _inquiry(self, origin: Origin) -> RollbackInquiry:
         """The inquiry that neighbours must answer before the origin accepts events."""
@@ -459,7 +457,7 @@ class Broker:
 
     # -- requests of the parts ------------------------------------------------------------------
 
-    def _submit(self, who: Who, requests: Iterable[PartRequest | Outcome]) -> None:
+    def _submit(self, who: Requester, requests: Iterable[PartRequest | Outcome]) -> None:
         if isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
             # This work is already done, so it counts before other work starts.
             self._spent += requests.pop().work
@@ -520,7 +518,7 @@ class Broker:
                     and request.session < 0
                 ):
                     assert self._services is not None
-                    self._services.to_point(now, request)
+                    self._services.to_join_point(now, request)
                 elif isinstance(request, Effect):
                     effects.append(request)
                 elif isinstance(request, RequestSync):
@@ -553,12 +551,12 @@ class Broker:
         elif isinstance(request, ChangeAdvertisements):
             parts = request.added, request.removed, services.origin.newest
             self._submit(None, router.advertise(now, *parts))
-        elif isinstance(request, Marked):
+        elif isinstance(request, AnnounceMark):
             self._submit(None, router.marked(now, request.mark, request.vector))
         elif isinstance(request, VectorAdvance):
             self._submit(services.origin, services.origin.vector_advance(now, request.vector))
         elif isinstance(request, JoinPointRequest):
-            services.from_point(now, request)
+            services.from_join_point(now, request)
         else:
             raise AssertionError(f"no part takes {request!r}")
 

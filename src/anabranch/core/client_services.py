@@ -49,9 +49,9 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
 #: A part that may request a sync; None for the broker itself and the router.
-Who = Edge | Origin | JoinPoints | None
+Requester = Edge | Origin | JoinPoints | None
 #: Queues the requests of a part.
-Submit = Callable[[Who, Iterable[PartRequest | Outcome]], None]
+Submit = Callable[[Requester, Iterable[PartRequest | Outcome]], None]
 
 
 class ClientServices:
@@ -75,7 +75,7 @@ class ClientServices:
         # Before the edge, which sets aside the subscriptions of unreadable patterns.
         stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
-        origin.know_hosts(edge.host_of)
+        origin.set_host_lookup(edge.host_of)
         outlook = BrokerQueries(
             name,
             tuple(network.edges),
@@ -87,8 +87,8 @@ class ClientServices:
             life,
             scout,
         )
-        self.points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
-        self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)
+        self.join_points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
+        self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.join_points)
         self._submit = submit
 
     # -- life -------------------------------------------------------------------------------------
@@ -97,35 +97,35 @@ class ClientServices:
         self._submit(self.origin, self.origin.inquire(now, inquiry))
         self._submit(self.origin, self.origin.started(now))
         self._submit(self.edge, self.edge.started(now))
-        self._submit(self.points, self.points.started(now))
+        self._submit(self.join_points, self.join_points.started(now))
 
     def depart(self, now: float) -> None:
         """Accept no new events, close all sessions, and give up join points."""
         self.origin.depart(now)
         self._submit(self.edge, self.edge.depart(now))
-        self._submit(self.points, self.points.depart(now))
+        self._submit(self.join_points, self.join_points.depart(now))
 
     def last_needed(self, departure: departure.Departure) -> int:
         """The last tick with an event of a departing broker, not counting batches in progress."""
-        return max(departure.head, self.origin.committed)
+        return max(departure.head, self.origin.newest_committed)
 
     def is_drained(self, departure: departure.Departure) -> bool:
         """Whether no broker or client needs this departing broker; syncs are not considered."""
         origin, head = self.origin, self.last_needed(departure)
-        if origin.is_committing or self.points.records or self.edge.kept():
+        if origin.is_committing or self.join_points.records or self.edge.kept():
             return False
         # A lossy log deletes needed ticks, but reports them as withheld before an edge is done.
-        return origin.oldest > head and not origin.needing(head)
+        return origin.oldest > head and not origin.edges_needing(head)
 
     # -- clients ----------------------------------------------------------------------------------
 
     def client_event(self, now: float, stimulus: Stimulus) -> bool:
         """Process a client stimulus; False if the stimulus is of another kind."""
-        if isinstance(stimulus, contract.ClientCame):
+        if isinstance(stimulus, contract.ClientConnected):
             self._submit(self.edge, self.edge.client_came(now, stimulus.session, stimulus.host))
-        elif isinstance(stimulus, contract.ClientLeft):
+        elif isinstance(stimulus, contract.ClientDisconnected):
             self._left(now, stimulus.session)
-            self.points.client_left(stimulus.session)
+            self.join_points.client_left(stimulus.session)
         elif isinstance(stimulus, contract.ClientFull):
             self._submit(self.edge, self.edge.client_full(now, stimulus.session, stimulus.full))
         else:
@@ -134,11 +134,11 @@ class ClientServices:
 
     def _left(self, now: float, session: int) -> None:
         self._submit(self.edge, self.edge.client_left(now, session))
-        self._submit(self.origin, self.origin.client_left(now, session))
+        self._submit(self.origin, self.origin.client_disconnected(now, session))
 
     def client_frame(self, now: float, session: int, frame: AnyClientFrame) -> None:
         """Process a frame of a client or of a join point."""
-        edge, origin, points = self.edge, self.origin, self.points
+        edge, origin, points = self.edge, self.origin, self.join_points
         if isinstance(frame, Publish | Advertises | Stage | Commit | Discard):
             client = edge.client_of(session, frame)
             if client:
@@ -152,7 +152,7 @@ class ClientServices:
 
     # -- join points ------------------------------------------------------------------------------
 
-    def from_point(self, now: float, request: JoinPointRequest) -> None:
+    def from_join_point(self, now: float, request: JoinPointRequest) -> None:
         """Process a request of a join point; its errors must not cost a neighbour its link."""
         try:
             if isinstance(request, JoinPointFrame):
@@ -164,14 +164,16 @@ class ClientServices:
             else:
                 self._left(now, request.session)
         except RemoteError as error:
-            self._submit(self.points, self.points.cut(now, request.session, str(error)))
+            self._submit(self.join_points, self.join_points.cut(now, request.session, str(error)))
 
-    def to_point(self, now: float, effect: contract.SendClient | contract.CutClient) -> None:
+    def to_join_point(self, now: float, effect: contract.SendClient | contract.CutClient) -> None:
         """Pass an effect to the join point it is addressed to."""
         if isinstance(effect, contract.SendClient):
-            self._submit(self.points, self.points.frame(now, effect.session, effect.frame))
+            self._submit(
+                self.join_points, self.join_points.frame(now, effect.session, effect.frame)
+            )
         else:
-            self._submit(self.points, self.points.cut(now, effect.session, effect.reason))
+            self._submit(self.join_points, self.join_points.cut(now, effect.session, effect.reason))
 
     # -- disk and network -------------------------------------------------------------------------
 
@@ -187,6 +189,6 @@ class ClientServices:
         if isinstance(content, Nack | Done | Replay | Hold):
             self._submit(self.origin, self.origin.carried(now, source, content))
         elif isinstance(content, ForPoints):
-            self._submit(self.points, self.points.carried(now, source, content))
+            self._submit(self.join_points, self.join_points.carried(now, source, content))
         else:
             self._submit(self.edge, self.edge.carried(now, source, content))

@@ -78,7 +78,7 @@ def test_a_departure_outlives_a_crash() -> None:
     before.sync()
     after = Alone(before.catalog)
     assert after.broker.is_drained
-    after.tell(contract.ClientCame(1))
+    after.tell(contract.ClientConnected(1))
     after.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "p")))
     after.tell(contract.ClientFrameReceived(1, Publish([body(1)])))
     sent = [effect.frame for effect in after.said if isinstance(effect, contract.SendClient)]
@@ -96,7 +96,7 @@ def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
 
 def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_waits_for_it() -> None:
     alone = Alone({})
-    alone.tell(contract.ClientCame(1))
+    alone.tell(contract.ClientConnected(1))
     alone.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "driver")))
     alone.tell(contract.ClientFrameReceived(1, Stage(1, "t", 0, [draft(1), draft(2)], True)))
     alone.sync()
@@ -148,14 +148,14 @@ def test_edges_that_are_not_done_are_named_and_forgotten_ticks_are_not_held_agai
     driver.publish_synced(body(1))
     driver.origin.depart(driver.now)
     driver.carry(Done(1), "a")
-    assert driver.origin.needing(1) == ["b", "c"]
+    assert driver.origin.edges_needing(1) == ["b", "c"]
     for edge in ("b", "c"):
         driver.carry(Done(1), edge)
     driver.wait(10.0)
     driver.sync_all()
     driver.carry(Hold(7, 0), "b")
     assert driver.carried[-1] == ("b", NotKept(7, 2))
-    assert driver.origin.needing(1) == []
+    assert driver.origin.edges_needing(1) == []
 
 
 # -- its edge ------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from anabranch.core.origin.log_tail import (
     LogTail,
     add_hole,
     decode_record,
-    emits_of,
+    emissions_of,
     entry_of,
     fitting,
     size_of,
@@ -89,7 +89,7 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     work_max: int
 
 
-def understood(
+def validated_replay(
     edge: str, replay: Replay, distance: int, options: Options, limits: Limits
 ) -> ReplayRequest:
     """Validate a replay and apply this broker's limits; `RemoteError` if it is invalid."""
@@ -300,7 +300,7 @@ class Replays:
         self, edge: str, first: int, entries: Sequence[Entry], time_ns: int
     ) -> list[Emission]:
         head = self._tail.synced
-        return emits_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
+        return emissions_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
 
     # -- replays --------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Replays:
     def _from_time(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         """Continue from the first tick of a time, if it still exists."""
         tail = self._tail
-        if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
+        if first <= tail.oldest and wanted.time_ns <= tail.deleted_ns:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
         return self._from_tick(wanted, first)
 

@@ -173,8 +173,10 @@ class Router(Protocol):
         """A link is full, or accepts frames again. The router may drop ticks for a full link, with
         a note; edges that lack them request them."""
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
-        """Bytes given to a link and bytes sent over it since the last report, and bytes queued."""
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
+        """Load of a link since the last report."""
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
         """A frame arrived on a link. Raises `RemoteError` for an impossible frame, either here or

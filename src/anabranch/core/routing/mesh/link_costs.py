@@ -1,13 +1,13 @@
 """Link costs: how busy each link is, and how long neighbours take to process events.
 
-The driver periodically reports how many bytes were given to a link, how many were sent, and how
+The driver periodically reports how many bytes were offered to a link, how many were sent, and how
 many are queued. `LinkCosts` turns them into a *cost*. If the nearest way is over a link that does
 not keep up, events take a cheaper one (`copies.NextHopChoice`). Cost functions:
 
 - `utilisation`: offered bytes over sent bytes, smoothed. It is 1 while the link keeps up, and grows
-  up to 16 while it does not. Offered bytes are those given and those queued before: a link that
+  up to 16 while it does not. The bytes queued before count as offered: a link that
   works off a long queue does not keep up yet. A link whose queue was empty at either end of the
-  period keeps up: bytes given a moment ago are not late.
+  period keeps up: bytes offered a moment ago are not late.
 - `waiting`: the queued bytes.
 
 A full link costs more than every other. All of this is measured at this end of the link and does
@@ -32,21 +32,23 @@ _SMOOTHING = 0.5
 #: Upper bound, so that a link that was blocked recovers quickly.
 UTILISATION_MAX = 16.0
 
-#: Given, sent and queued bytes → cost.
+#: Offered, sent and queued bytes → cost.
 Cost = Callable[[int, int, int], float]
 
 
-def utilisation(given: int, gone: int, waiting: int) -> float:
+def utilisation(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
     """Offered bytes over sent bytes; 1 if the queue was empty before or is empty now."""
-    waited = waiting + gone - given
-    if waited <= 0 or waiting <= 0:
+    queued_before = queued_bytes + sent_bytes - offered_bytes
+    if queued_before <= 0 or queued_bytes <= 0:
         return 1.0
-    return min((given + waited) / gone, UTILISATION_MAX) if gone else UTILISATION_MAX
+    if not sent_bytes:
+        return UTILISATION_MAX
+    return min((offered_bytes + queued_before) / sent_bytes, UTILISATION_MAX)
 
 
-def waiting_bytes(given: int, gone: int, waiting: int) -> float:
-    del given, gone
-    return float(waiting)
+def waiting_bytes(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
+    del offered_bytes, sent_bytes
+    return float(queued_bytes)
 
 
 #: By name; each with the step to which costs are rounded, so that noise has no effect.
@@ -65,9 +67,9 @@ class LinkCosts:
         self._idle = self._cost(0, 0, 0)
         self._costs: dict[str, float] = {}
 
-    def report(self, peer: str, given: int, gone: int, waiting: int) -> None:
+    def report(self, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int) -> None:
         """Record the driver's measurements of a link since its last report."""
-        fresh = self._cost(given, gone, waiting)
+        fresh = self._cost(offered_bytes, sent_bytes, queued_bytes)
         before = self._costs.get(peer, fresh)
         self._costs[peer] = before + _SMOOTHING * (fresh - before)
 

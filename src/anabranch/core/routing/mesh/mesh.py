@@ -156,10 +156,12 @@ class MeshRouter(Router):
             self._shared.links[peer] = full
         return []
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
         del now
         if peer in self._shared.links:
-            self.loads.report(peer, given, gone, waiting)
+            self.loads.report(peer, offered_bytes, sent_bytes, queued_bytes)
 
     @property
     def scout(self) -> MeshPlacementFacts:
@@ -193,7 +195,7 @@ class MeshRouter(Router):
         )
 
     def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
-        self.neighbours.measured(load.for_s, load.events, load.busy_s, load.waited_s)
+        self.neighbours.measured(load.period_s, load.events, load.busy_s, load.queue_delay_s)
         return self._finish(now)
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:

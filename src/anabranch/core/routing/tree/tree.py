@@ -184,9 +184,11 @@ class TreeRouter(Router):
                 if peer in self._overlay.members(direction):
                     presence.ask(direction, peer)
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
         """There is only one path, so load does not matter."""
-        del now, peer, given, gone, waiting
+        del now, peer, offered_bytes, sent_bytes, queued_bytes
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
         if isinstance(frame, Carry):
