@@ -166,7 +166,7 @@ def _presence(name: str, presence: Presence) -> Iterator[str]:
 
 
 def _wanted(presence: Presence) -> Iterator[str]:
-    for direction in presence.outlook.directions:
+    for direction in presence.view.directions:
         parts = [f"({conjunction(each)})" for each in presence.interest.of(direction)]
         yield f"    Λ towards {direction}: {_set(*parts)}"
 

@@ -131,8 +131,8 @@ class Broker:
             config.name, network, config.options, config.limits, self.life
         )
         parts = (config.name, network, config.options, config.limits, recovered, now)
-        self.router.know_statistics(config.statistics)
-        is_edge, scout = self.is_edge, self.router.scout
+        self.router.set_statistics(config.statistics)
+        is_edge, scout = self.is_edge, self.router.placement_facts
         self._services = ClientServices(*parts, self._submit, self.life, scout) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
         self._departed = departure.stored_departure(recovered, config.revision, newest)

@@ -148,7 +148,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(broker: Broker) -> BrokerReport:
-    routing, mesh = broker.router.counted(), broker.router.mesh_report()
+    routing, mesh = broker.router.counter_values(), broker.router.mesh_report()
     state = None if broker.edge is None else broker.edge._state
     if state is None:
         return BrokerReport(

@@ -221,12 +221,12 @@ class Router(Protocol):
         del now, load
         return []
 
-    def know_statistics(self, statistics: bytes) -> None:
+    def set_statistics(self, statistics: bytes) -> None:
         """Statistics of the events of this broker's stream."""
         del statistics
 
     @property
-    def scout(self) -> PlacementFacts | None:
+    def placement_facts(self) -> PlacementFacts | None:
         """Facts for placing a pattern, if the routing collects them."""
         return None
 
@@ -235,7 +235,7 @@ class Router(Protocol):
         """Whether the router has learned of interest at any other broker."""
         return False
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         """Counters of this router, by name."""
         return {}
 

@@ -21,8 +21,9 @@ every event that the subscription matches. Rules:
 On the wire, a conjunction is the text of a filter and its position in that filter's normal form,
 because text is the one notation that every broker reads alike. The receiver parses the text and
 gets the same conjunction at the same position. Conjunctions of one filter share one text. A list
-that is too large for a frame is sent as a filter that matches everything (`wanted`), and a removal
-that is too large is not sent (`ended`): more ticks pass than necessary, and no link fails over it.
+that is too large for a frame is sent as a filter that matches everything (`encode_interest`), and a
+removal that is too large is not sent (`encode_removals`): more ticks pass than necessary, and no
+link fails over it.
 
 State: volatile; rebuilt as clients subscribe. The broker supplies and persists the life.
 
@@ -91,13 +92,13 @@ def everything() -> Conjunct:
     return Conjunct(EVERYTHING.text, 0, Filter.parse(EVERYTHING.text))
 
 
-def wanted(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+def encode_interest(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
     """Encode conjunctions of the interest, or additions to it."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else [EVERYTHING]
 
 
-def ended(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+def encode_removals(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
     """Encode conjunctions that have left the interest."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else []
@@ -125,10 +126,10 @@ def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
 
 def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
     """Decode conjunctions; `RemoteError` if a text is not a filter or a position is invalid."""
-    return finished(unpacking(packed, limits))
+    return finished(unpack_in_slices(packed, limits))
 
 
-def unpacking(
+def unpack_in_slices(
     packed: Iterable[Conjuncts], limits: Limits
 ) -> Generator[WorkDone, None, list[Conjunct]]:
     """`unpack`, interruptible."""
@@ -189,7 +190,7 @@ class InterestClock:
         #: Subscriptions added since the last propagation.
         self._fresh: dict[str, None] = {}
         #: Conjunctions added or removed since the last propagation.
-        self.gathered = 0
+        self.unpropagated = 0
 
     # -- queries ----------------------------------------------------------------------------------
 
@@ -221,11 +222,11 @@ class InterestClock:
 
     def add(self, subscription: str, filter: Filter) -> Version:
         """Add a subscription; returns the version that contains it."""
-        for _ in self.adding(subscription, filter):
+        for _ in self.add_in_slices(subscription, filter):
             pass
         return self._subscriptions[subscription].version
 
-    def adding(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
+    def add_in_slices(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
         """`add`, interruptible; the caller must not use the clock until the iterator is done."""
         if subscription in self._subscriptions:
             self.remove(subscription)
@@ -240,7 +241,7 @@ class InterestClock:
             yield WorkDone(dag_work(len(self._dag)))
         self._subscriptions[subscription] = _Subscription(version, tuple(ids))
         self._fresh[subscription] = None
-        self.gathered += len(ids)
+        self.unpropagated += len(ids)
 
     def version_of(self, subscription: str) -> Version:
         return self._subscriptions[subscription].version
@@ -266,7 +267,7 @@ class InterestClock:
         gone = self._subscriptions.pop(subscription, None)
         if gone is not None:
             self._leaving.extend(gone.ids)
-            self.gathered += len(gone.ids)
+            self.unpropagated += len(gone.ids)
             self._fresh.pop(subscription, None)
 
     # -- propagation ------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ class InterestClock:
     def propagate(self, *, anyway: bool = False) -> Propagation | None:
         """Advance the clock if the interest has changed, or if `anyway` is set; returns the change
         (rules 3 and 6)."""
-        self.gathered = 0
+        self.unpropagated = 0
         self._drop_removed()
         plus, minus, covered = self._root_changes()
         # Every new subscription must start with a version that is eventually propagated.

@@ -41,7 +41,7 @@ def test_only_what_went_to_a_lost_broker_moves() -> None:
 
 def test_senders_with_the_same_links_choose_alike() -> None:
     one, other = overlay("p", "m1", "m2"), overlay("s3", "m1", "m2")
-    assert one.agreed(SITE) == other.agreed(SITE)
+    assert one.designated(SITE) == other.designated(SITE)
 
 
 def test_full_link_is_not_chosen_until_it_takes_again() -> None:
@@ -68,7 +68,7 @@ def test_broker_of_the_next_site_hands_over_to_itself() -> None:
 
 def test_turns_go_through_all_brokers_of_a_site() -> None:
     made = overlay("p", "m1", "m2")
-    assert {made.agreed(SITE, turn) for turn in range(2)} == {"m1", "m2"}
+    assert {made.designated(SITE, turn) for turn in range(2)} == {"m1", "m2"}
 
 
 def test_message_to_oneself_is_delivered() -> None:

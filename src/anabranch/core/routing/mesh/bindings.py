@@ -59,22 +59,22 @@ from anabranch.model.version import NOTHING
 Parts = dict[Key, tuple[Conjunct, list[int]]]
 
 
-def spread(
+def forward_bindings(
     shared: MeshState, trees: Trees, frame: Bind, selected: Iterable[int] | None = None
 ) -> None:
     """Forward all or some bindings, in one frame per next hop."""
     by_hop: dict[str, list[int]] = {}
     for place in range(len(frame.bindings)) if selected is None else selected:
-        hop = trees.way_to(frame.bindings[place].origin)
+        hop = trees.next_hop(frame.bindings[place].origin)
         if hop is None or frame.hops == 0:
             shared.counters.carries_dropped += 1
         else:
             by_hop.setdefault(hop, []).append(place)
     for hop, places in by_hop.items():
-        shared.send(hop, replace(some_of(frame, places), hops=frame.hops - 1))
+        shared.send(hop, replace(select_bindings(frame, places), hops=frame.hops - 1))
 
 
-def some_of(frame: Bind, places: Sequence[int]) -> Bind:
+def select_bindings(frame: Bind, places: Sequence[int]) -> Bind:
     """The part of a frame for some of its bindings."""
     if len(places) == len(frame.bindings):
         return frame
@@ -98,13 +98,13 @@ def _for_some(bounds: Iterable[Bound], renumbered: dict[int, int]) -> list[Bound
     return found
 
 
-def meant_for(bounds: Iterable[Bound], place: int, limits: Limits) -> list[Conjunct]:
+def conjuncts_for(bounds: Iterable[Bound], place: int, limits: Limits) -> list[Conjunct]:
     """The conjunctions for one binding."""
     items = [Conjuncts(b.text, tuple(b.places)) for b in bounds if place in b.bindings]
     return unpack(items, limits)
 
 
-def note_parts(parts: Parts, conjuncts: Iterable[Conjunct], place: int) -> None:
+def add_parts(parts: Parts, conjuncts: Iterable[Conjunct], place: int) -> None:
     """Add conjunctions for the binding at this position."""
     for conjunct in conjuncts:
         key = (conjunct.text, conjunct.place)
@@ -189,7 +189,7 @@ class Bindings:
         self._trees = trees
         self._advertisements = advertisements
         self._clock = clock
-        self.meetings = RelevantInterest(shared)
+        self.relevance = RelevantInterest(shared)
         self._sent: dict[str, _SentInterest] = {}
         #: Whether unnecessary conjunctions are bound (rule 1).
         self._is_too_wide = False
@@ -208,13 +208,13 @@ class Bindings:
         """Send changes at the next opportunity."""
         self._send_at = now
 
-    def advertised(self, now: float, origins: Iterable[str]) -> None:
+    def advertisements_changed(self, now: float, origins: Iterable[str]) -> None:
         """Handle changed advertisements of these origins."""
         others = [origin for origin in origins if origin != self._shared.name]
-        self.meetings.tables(now, self._advertisements.tables, others)
+        self.relevance.tables(now, self._advertisements.tables, others)
         self.plan(now)
 
-    def answered(self, now: float, origin: str, known: Known) -> None:
+    def acknowledged(self, now: float, origin: str, known: Known) -> None:
         """Handle an acknowledgement from an origin."""
         sent = self._sent.get(origin)
         if sent is None:
@@ -235,7 +235,7 @@ class Bindings:
             sent.due, sent.attempts = now, 0
         self._due = self._first_due()
 
-    def heard(self, now: float, origin: str) -> None:
+    def ticks_arrived(self, now: float, origin: str) -> None:
         """Ticks of an origin arrived, so it is alive (rule 3)."""
         sent = self._sent.get(origin)
         if sent is not None and sent.attempts > _ATTEMPTS_WHILE_ACTIVE and sent.due is not None:
@@ -244,7 +244,7 @@ class Bindings:
             sent.due = min(sent.due, now + pause_s)
             self._due = earliest(self._due, sent.due)
 
-    def reached(self, now: float, origins: Iterable[str]) -> None:
+    def paths_changed(self, now: float, origins: Iterable[str]) -> None:
         """These origins have a new path or a later wave (rule 3)."""
         for origin in origins:
             sent = self._sent.get(origin)
@@ -259,7 +259,7 @@ class Bindings:
 
     def is_settled(self) -> bool:
         """Whether every origin has acknowledged everything, and there are no changes to send."""
-        is_sent = self._send_at is None and self.meetings.due is None
+        is_sent = self._send_at is None and self.relevance.due is None
         return is_sent and not any(sent.due is not None for sent in self._sent.values())
 
     # -- time -------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ class Bindings:
     def time_passed(self, now: float) -> Propagation | None:
         """Send what is due; returns the change of the interest if it has a new version."""
         step: Propagation | None = None
-        if self.meetings.review(now) and self._is_wide():
+        if self.relevance.review(now) and self._is_wide():
             self._is_too_wide = True
             self.plan(now)
         is_time = self._send_at is not None and self._send_at <= now
@@ -276,20 +276,20 @@ class Bindings:
             step = self._clock.propagate(anyway=self._is_too_wide)
             self._is_too_wide = False
             if step is not None:
-                self.meetings.interest(now, step)
+                self.relevance.interest(now, step)
         if is_time or (self._due is not None and self._due <= now):
             self._send_due(now, step)
         return step
 
     def next_deadline(self) -> float | None:
-        return earliest(self._send_at, self._due, self.meetings.due)
+        return earliest(self._send_at, self._due, self.relevance.due)
 
     def _first_due(self) -> float | None:
         return earliest(*(sent.due for sent in self._sent.values()))
 
     def _is_wide(self) -> bool:
         """Whether an origin has conjunctions that turned out to meet nothing there."""
-        refuted = self.meetings.refuted
+        refuted = self.relevance.refuted
         return any(k in sent.bound for origin, sent in self._sent.items() for k in refuted(origin))
 
     # -- sending ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class Bindings:
             is_due = sent.due is not None and sent.due <= now
             if (sent.version, sent.edition) == (version, table.edition) and not is_due:
                 continue
-            if is_due and self._trees.way_to(origin) is None:
+            if is_due and self._trees.next_hop(origin) is None:
                 sent.due = now + self._shared.options.lag_after_s
                 continue
             if (sent.version, sent.edition) == (version, table.edition):
@@ -320,8 +320,8 @@ class Bindings:
             if sent.coarse_at is not None and not is_whole:
                 is_whole = sent.size < sent.coarse_at * (1 - _RETRY_FRACTION)
                 added, removed = list(sent.bound.values()) if is_whole else [], []
-            note_parts(plus, added, len(bindings))
-            note_parts(minus, removed, len(bindings))
+            add_parts(plus, added, len(bindings))
+            add_parts(minus, removed, len(bindings))
             bindings.append(Binding(origin, table.edition, sent.version, sent.edition, is_whole))
             sent.version, sent.edition = version, table.edition
             doublings = min(sent.attempts, DOUBLINGS_MAX)
@@ -337,24 +337,24 @@ class Bindings:
         self, origin: str, table: AdvertisementTable, step: Propagation | None, is_whole: bool
     ) -> tuple[list[Conjunct], list[Conjunct]]:
         """The conjunctions that an origin has to add and to remove."""
-        sent, wants = self._sent[origin], self.meetings.wants
+        sent, wants = self._sent[origin], self.relevance.wants
         if is_whole and (sent.version, sent.edition) == (self._clock.propagated, table.edition):
             # A repetition: an origin that has this version accepts nothing else for it.
             return list(sent.bound.values()), []
         is_next = step is not None and sent.version == step.before
         if step is not None and is_next and sent.edition == table.edition and not is_whole:
             added = [c for c in step.plus if wants(origin, (c.text, c.place))]
-            refuted = self.meetings.refuted(origin).items()
+            refuted = self.relevance.refuted(origin).items()
             gone = (*step.minus, *step.covered, *(c for k, c in refuted if not wants(origin, k)))
             removed = [c for c in gone if (c.text, c.place) in sent.bound]
         else:
-            met = self.meetings.wanted(origin)
+            met = self.relevance.wanted(origin)
             before = {} if is_whole else sent.bound
             added = [c for key, c in met.items() if key not in before]
             removed = [c for key, c in before.items() if key not in met]
             if is_whole:
                 sent.forget()
-        self.meetings.took_back(origin)
+        self.relevance.refuted_withdrawn(origin)
         sent.remove(removed)
         sent.add(added)
         return added, removed
@@ -367,7 +367,7 @@ class Bindings:
             frames = []
             for place, binding in enumerate(frame.bindings):
                 is_repeated = binding.origin in repeated
-                single = self._single(some_of(frame, [place]), is_repeated=is_repeated)
+                single = self._single(select_bindings(frame, [place]), is_repeated=is_repeated)
                 if single is not None:
                     frames.append(single)
                 else:
@@ -378,7 +378,7 @@ class Bindings:
             for binding in sent_frame.bindings:
                 if binding.is_whole and sent_frame.plus is not _ALL:
                     self._ends_coarse(binding.origin)
-            spread(self._shared, self._trees, sent_frame)
+            forward_bindings(self._shared, self._trees, sent_frame)
 
     def _single(self, frame: Bind, *, is_repeated: bool) -> Bind | None:
         """A frame for a single binding: unchanged, or whole, or matching everything (rule 5); None
@@ -390,7 +390,7 @@ class Bindings:
         if fits_in_frame(frame, self._shared.limits):
             return frame
         parts: Parts = {}
-        note_parts(parts, sent.bound.values(), 0)
+        add_parts(parts, sent.bound.values(), 0)
         bindings = [replace(frame.bindings[0], is_whole=True)]
         whole = replace(frame, bindings=bindings, plus=packed(parts), minus=[])
         if fits_in_frame(whole, self._shared.limits):
@@ -404,7 +404,7 @@ class Bindings:
                 " exceeds a frame: requesting all its events; use fewer or wider filters, or raise"
                 " frame_bytes_max"
             )
-            self._shared.out.append(Note("warning", text))
+            self._shared.emit(Note("warning", text))
         sent.coarse_at = sent.size
         return replace(whole, plus=_ALL)
 
@@ -414,4 +414,4 @@ class Bindings:
         if sent.coarse_at is not None:
             sent.coarse_at = None
             text = f"interest in the advertisements of {origin!r} fits into a frame again"
-            self._shared.out.append(Note("info", text))
+            self._shared.emit(Note("info", text))

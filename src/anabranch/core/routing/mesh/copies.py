@@ -12,7 +12,7 @@ with its group. Rules:
 2. With `fixed` paths a copy stays on the first tree of its origin, and no broker gets a tick twice.
    With `dynamic` paths its targets may take other trees and links that are less busy.
 3. A target without a nearer neighbour is dropped and counted. Its edge requests the missing ticks.
-   A broker that does not even have the tree is new, and uses the chart.
+   A broker that does not even have the tree is new, and uses the distances of the network file.
 4. A tick that an edge does not want is silence for it. Silence is not sent at once: the next copy
    to that edge covers all ticks since the last one, and after `silence_after_s` a copy without data
    does. The first ticks of a new version are sent without delay.
@@ -69,12 +69,12 @@ class NextHopChoice:
     """
 
     def __init__(
-        self, shared: MeshState, trees: Trees, branches: BranchTable, loads: LinkCosts
+        self, shared: MeshState, trees: Trees, branches: BranchTable, link_costs: LinkCosts
     ) -> None:
         self._shared = shared
         self._trees = trees
         self._branches = branches
-        self._loads = loads
+        self._link_costs = link_costs
         self._is_dynamic = shared.options.paths == "dynamic"
 
     def choose(self, frame: Copies, came_from: str, turn: int) -> Iterator[_Choice]:
@@ -88,11 +88,13 @@ class NextHopChoice:
             else:
                 hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)
             if not hop and not is_known:
-                hop, distance = self._shared.by_chart(target.edge, target.distance, came_from)
+                hop, distance = self._shared.nearest_neighbour(
+                    target.edge, target.distance, came_from
+                )
             groups.setdefault(hop, []).append((target, distance))
         for hop, members in groups.items():
             other = ""
-            if hop and self._is_dynamic and not turn and self._loads.is_busy(hop):
+            if hop and self._is_dynamic and not turn and self._link_costs.is_busy(hop):
                 other = self._cheaper(hop, [target for target, _ in members], came_from)
             for target, distance in members:
                 if hop and is_known and self._is_dynamic:
@@ -109,7 +111,9 @@ class NextHopChoice:
         ways: Iterable[tuple[str, int]] = on_tree.items()
         if self._is_dynamic:
             # A neighbour in both counts with its smaller distance.
-            ways = chain(self._branches.ways(edge).items(), self._trees.near(edge).items())
+            ways = chain(
+                self._branches.next_hops(edge).items(), self._trees.nearer_neighbours(edge).items()
+            )
         best, best_hop = (DISTANCE_MAX, True, ""), ""
         for hop, distance in ways:
             if distance >= limit or hop == came_from or links.get(hop, True):
@@ -121,12 +125,12 @@ class NextHopChoice:
 
     def _cheaper(self, usual: str, targets: Sequence[Target], came_from: str) -> str:
         """A cheaper neighbour that is a way for all targets (rule 3); "" if there is none."""
-        links, best, best_hop = self._shared.links, self._loads.cost(usual), ""
+        links, best, best_hop = self._shared.links, self._link_costs.cost(usual), ""
         for hop in sorted(self._ways(targets[0].edge)):
-            if hop == came_from or links.get(hop, True) or self._loads.cost(hop) >= best:
+            if hop == came_from or links.get(hop, True) or self._link_costs.cost(hop) >= best:
                 continue
             if all(self._ways(t.edge).get(hop, t.distance) < t.distance for t in targets):
-                best, best_hop = self._loads.cost(hop), hop
+                best, best_hop = self._link_costs.cost(hop), hop
         return best_hop
 
     def _in_turn(self, on_tree: Hops, target: Target, turn: int) -> tuple[str, int]:
@@ -144,7 +148,7 @@ class NextHopChoice:
 
     def _ways(self, edge: str) -> Mapping[str, int]:
         """All neighbours that lead to an edge, with the distance from there (rule 2)."""
-        ways, near = self._branches.ways(edge), self._trees.near(edge)
+        ways, near = self._branches.next_hops(edge), self._trees.nearer_neighbours(edge)
         if not near:
             return ways
         return {**ways, **{h: min(d, ways.get(h, d)) for h, d in near.items()}}
@@ -159,13 +163,13 @@ class CopyForwarding:
         trees: Trees,
         branches: BranchTable,
         interest: OriginInterest,
-        loads: LinkCosts,
+        link_costs: LinkCosts,
         *,
         life: int,
     ) -> None:
         self._shared = shared
         self._interest = interest
-        self._next_hop = NextHopChoice(shared, trees, branches, loads)
+        self._next_hop = NextHopChoice(shared, trees, branches, link_costs)
         self._tree = TreeId(shared.name, life, 0)
         self._is_dynamic = shared.options.paths == "dynamic"
         self._others = tuple(sorted(shared.edges - {shared.name}))
@@ -210,7 +214,7 @@ class CopyForwarding:
         name = self._shared.name
         version = self._interest.version_at(name, emission.mark)
         parts = emission.data, emission.silent, emission.withheld, emission.head, emission.time_ns
-        self._shared.out.append(Arrival(name, version, *parts))
+        self._shared.emit(Arrival(name, version, *parts))
 
     def _grown(self, mark: int) -> list[str]:
         """Edges for which this mark is the first of a new version (rule 4)."""
@@ -226,7 +230,7 @@ class CopyForwarding:
         data = emission.data
         if not data or not edges:
             return {}
-        unsure = self._interest.unsure(edges, emission.mark, first, edition)
+        unsure = self._interest.unfiltered(edges, emission.mark, first, edition)
         self._shared.counters.data_unfiltered += len(unsure) * len(data)
         places: dict[str, list[int] | None] = {}
         if len(unsure) < len(edges):
@@ -304,7 +308,7 @@ class CopyForwarding:
         onward = []
         for target in frame.targets:
             if target.edge == name:
-                self._shared.out.append(arrival_of(frame, target))
+                self._shared.emit(arrival_of(frame, target))
             else:
                 onward.append(target)
         if onward and frame.hops == 0:

@@ -67,7 +67,7 @@ class LinkCosts:
         self._idle = self._cost(0, 0, 0)
         self._costs: dict[str, float] = {}
 
-    def report(self, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int) -> None:
+    def record(self, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int) -> None:
         """Record the driver's measurements of a link since its last report."""
         fresh = self._cost(offered_bytes, sent_bytes, queued_bytes)
         before = self._costs.get(peer, fresh)
@@ -167,7 +167,7 @@ class NeighbourDelays:
     def _path_s(self, edge: str, ends: int) -> float | None:
         if edge == self._shared.name:
             return 0.0
-        hop, distance = self._trees.way_to(edge), self._trees.distance_to(edge)
+        hop, distance = self._trees.next_hop(edge), self._trees.distance_to(edge)
         if hop is None or distance is None:
             return None
         path_s, brokers = distance * LINK_S, distance - 1 + ends
@@ -179,7 +179,7 @@ class NeighbourDelays:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def measured(self, for_s: float, events: int, busy_s: float, waited_s: float) -> None:
+    def record_load(self, for_s: float, events: int, busy_s: float, waited_s: float) -> None:
         """Record the driver's measurements since its last report (rule 1)."""
         if not for_s > 0:
             return
@@ -189,7 +189,7 @@ class NeighbourDelays:
         self._own = fresh if before is None else _smoothed(before, fresh)
         if _is_news(self._announced, self._own):
             self._announced = self._own
-            self._shared.tell_all(self._frame())
+            self._shared.send_all(self._frame())
 
     def link_up(self, peer: str) -> None:
         """Announce the load to a new neighbour."""

@@ -48,10 +48,10 @@ REVIEW_MAX = 4_096
 REVIEW_AFTER_S = 0.05
 
 
-class _Meeting:
+class _OriginRelevance:
     """The edge's conjunctions compared with the advertisements of one origin."""
 
-    __slots__ = ("counts", "met", "refuted", "table", "waiting")
+    __slots__ = ("counts", "met", "refuted", "table", "uncompared")
 
     def __init__(self, table: AdvertisementTable) -> None:
         self.table = table
@@ -59,7 +59,7 @@ class _Meeting:
         self.met: dict[Key, int] = {}
         #: Conjunctions to compare → the lowest number of the advertisements to compare with; 0
         #: means all of them, discarding earlier results.
-        self.waiting: dict[Key, int] = {}
+        self.uncompared: dict[Key, int] = {}
         #: Conjunctions that waited and were then found to meet nothing.
         self.refuted: dict[Key, Conjunct] = {}
         #: Tree → number of conjunctions that meet it, always positive.
@@ -73,7 +73,7 @@ class _Meeting:
 
     def drop(self, key: Key) -> bool:
         """Remove a conjunction; returns True if the set of met trees changed."""
-        self.waiting.pop(key, None)
+        self.uncompared.pop(key, None)
         before = self.met.pop(key, 0)
         return before != 0 and self._count(before, 0)
 
@@ -96,7 +96,9 @@ class _Meeting:
         """Adopt a new edition of the table: record what has to be compared (rule 1)."""
         before, self.table = self.table.entries, table
         fresh = [n for n, entry in table.entries.items() if before.get(n) is not entry]
-        gone = sum({1 << e.said.tree for n, e in before.items() if table.entries.get(n) is not e})
+        gone = sum(
+            {1 << e.advertised.tree for n, e in before.items() if table.entries.get(n) is not e}
+        )
         # Origins need not number advertisements in ascending order; if not, compare everything.
         if fresh and before and min(fresh) <= max(before):
             gone = -1
@@ -104,9 +106,9 @@ class _Meeting:
         trees = table.comparison.trees
         for key, met in self.met.items():
             if met & gone or (not met and gone < 0):
-                self.waiting[key] = 0
+                self.uncompared[key] = 0
             elif fresh and met & trees != trees:
-                self.waiting[key] = min(since, self.waiting.get(key, since))
+                self.uncompared[key] = min(since, self.uncompared.get(key, since))
 
 
 class RelevantInterest:
@@ -114,11 +116,11 @@ class RelevantInterest:
 
     def __init__(self, shared: MeshState) -> None:
         self._shared = shared
-        self._meetings: dict[str, _Meeting] = {}
+        self._by_origin: dict[str, _OriginRelevance] = {}
         #: The interest as of the last propagation.
         self.roots: dict[Key, Conjunct] = {}
-        #: Origins whose set of met trees changed since the caller last cleared this.
-        self.changed: dict[str, None] = {}
+        #: Origins whose set of met trees changed.
+        self._changed: dict[str, None] = {}
         #: When to continue comparing; None if nothing waits.
         self.due: float | None = None
 
@@ -126,37 +128,42 @@ class RelevantInterest:
 
     def wants(self, origin: str, key: Key) -> bool:
         """Whether an origin has to get a conjunction: it meets something, or may do so."""
-        meeting = self._meetings.get(origin)
-        return meeting is not None and (key in meeting.waiting or meeting.met.get(key, 0) != 0)
+        meeting = self._by_origin.get(origin)
+        return meeting is not None and (key in meeting.uncompared or meeting.met.get(key, 0) != 0)
 
     def wanted(self, origin: str) -> dict[Key, Conjunct]:
         """All conjunctions that an origin has to get."""
-        meeting = self._meetings.get(origin)
+        meeting = self._by_origin.get(origin)
         if meeting is None:
             return {}
-        met, waiting = meeting.met, meeting.waiting
+        met, waiting = meeting.met, meeting.uncompared
         return {key: c for key, c in self.roots.items() if met.get(key) or key in waiting}
 
     def trees(self, origin: str) -> set[int]:
         """The trees of an origin that are met and in use."""
-        meeting = self._meetings.get(origin)
+        meeting = self._by_origin.get(origin)
         return set() if meeting is None else set(meeting.table.trees & meeting.counts.keys())
 
     @property
-    def waiting(self) -> int:
+    def uncompared(self) -> int:
         """Number of conjunctions still to compare, over all origins."""
-        return sum(len(meeting.waiting) for meeting in self._meetings.values())
+        return sum(len(meeting.uncompared) for meeting in self._by_origin.values())
 
     def refuted(self, origin: str) -> Mapping[Key, Conjunct]:
         """Conjunctions that waited and meet nothing of an origin."""
-        meeting = self._meetings.get(origin)
+        meeting = self._by_origin.get(origin)
         return {} if meeting is None else meeting.refuted
+
+    def take_changed(self) -> dict[str, None]:
+        """Origins whose set of met trees changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def took_back(self, origin: str) -> None:
+    def refuted_withdrawn(self, origin: str) -> None:
         """The refuted conjunctions have been withdrawn from an origin."""
-        self._meetings[origin].refuted.clear()
+        self._by_origin[origin].refuted.clear()
 
     def interest(self, now: float, step: Propagation) -> None:
         """Apply a change of the interest."""
@@ -167,11 +174,11 @@ class RelevantInterest:
             self.roots.pop(key, None)
         self.roots |= fresh
         keys = list(fresh)
-        for origin, meeting in self._meetings.items():
+        for origin, meeting in self._by_origin.items():
             for key in gone:
                 if meeting.drop(key):
-                    self.changed[origin] = None
-            meeting.waiting |= dict.fromkeys(keys, 0)
+                    self._changed[origin] = None
+            meeting.uncompared |= dict.fromkeys(keys, 0)
             self._defer(now, self._compare(origin, meeting, keys, budget))
 
     def tables(
@@ -181,45 +188,45 @@ class RelevantInterest:
         budget = ComparisonBudget(self._shared.options.comparisons_max)
         for origin in origins:
             table = tables[origin]
-            meeting = self._meetings.get(origin)
+            meeting = self._by_origin.get(origin)
             if meeting is None or meeting.table.edition.life != table.edition.life:
                 # Trees of another life are different trees.
-                self._meetings[origin] = meeting = _Meeting(table)
-                meeting.waiting = dict.fromkeys(self.roots, 0)
+                self._by_origin[origin] = meeting = _OriginRelevance(table)
+                meeting.uncompared = dict.fromkeys(self.roots, 0)
             else:
                 meeting.take(table)
-            self.changed[origin] = None
-            self._defer(now, self._compare(origin, meeting, list(meeting.waiting), budget))
+            self._changed[origin] = None
+            self._defer(now, self._compare(origin, meeting, list(meeting.uncompared), budget))
 
     def review(self, now: float) -> bool:
         """Continue comparing if due; returns True when no conjunction waits any longer."""
         if self.due is None or self.due > now:
             return False
         budget = ComparisonBudget(REVIEW_MAX)
-        for origin, meeting in self._meetings.items():
+        for origin, meeting in self._by_origin.items():
             if budget.is_gone:
                 break
-            keys = list(meeting.waiting)
+            keys = list(meeting.uncompared)
             left = self._compare(origin, meeting, keys, budget)
             for key in keys[: len(keys) - left]:
                 if not meeting.met[key]:
                     meeting.refuted[key] = self.roots[key]
-        self.due = now + REVIEW_AFTER_S if self.waiting else None
+        self.due = now + REVIEW_AFTER_S if self.uncompared else None
         return self.due is None
 
     def _compare(
-        self, origin: str, meeting: _Meeting, keys: Sequence[Key], budget: ComparisonBudget
+        self, origin: str, meeting: _OriginRelevance, keys: Sequence[Key], budget: ComparisonBudget
     ) -> int:
         """Compare waiting conjunctions in order; returns how many are left over."""
         comparison = meeting.table.comparison
         for place, key in enumerate(keys):
             if budget.is_gone:
                 return len(keys) - place
-            since = meeting.waiting.pop(key)
+            since = meeting.uncompared.pop(key)
             known = meeting.met.get(key, 0) & comparison.trees if since else 0
             met = comparison.met(self.roots[key].conjunction, budget, since, known)
             if meeting.set(key, met):
-                self.changed[origin] = None
+                self._changed[origin] = None
         return 0
 
     def _defer(self, now: float, count: int) -> None:
@@ -299,7 +306,7 @@ class MeshPlacementFacts:
                 read = read_excerpt(encoded)
             except RemoteError as error:
                 read = ()
-                self._shared.out.append(Note("warning", f"from {origin!r}: {error}"))
+                self._shared.emit(Note("warning", f"from {origin!r}: {error}"))
             self._read[origin] = known = (encoded, read)
         return known[1]
 

@@ -135,13 +135,13 @@ class Interest:
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> dict[str, DirectionChange]:
         """Add and remove conjunctions that a direction wants."""
-        return finished(self.changing(source, plus, minus))
+        return finished(self.change_in_slices(source, plus, minus))
 
     def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, DirectionChange]:
         """Replace all conjunctions that a direction wants."""
-        return finished(self.replacing(source, conjuncts))
+        return finished(self.replace_in_slices(source, conjuncts))
 
-    def changing(
+    def change_in_slices(
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> Changing:
         """`change`, interruptible."""
@@ -155,7 +155,7 @@ class Interest:
         yield from self._minimise(source, added)
         return (yield from self._settle(source, added, is_pure=not removed))
 
-    def replacing(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
+    def replace_in_slices(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
         """`replace`, interruptible."""
         before = [node for node, subscribers in self._subscribers.items() if source in subscribers]
         added = yield from self._join_all(source, conjuncts)

@@ -29,7 +29,7 @@ Prior art: Zhao 2006, §3.1.1 (redundant routing tree), §3.5.1 (merging brokers
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
@@ -152,7 +152,7 @@ class SiteView:
         #: Direction → the edge names behind it.
         self.behind: dict[str, tuple[str, ...]] = {name: (name,) for name in merging}
         #: Direction → all other edge names: those that it learns of through this site.
-        self.before: dict[str, tuple[str, ...]] = {}
+        self.not_behind: dict[str, tuple[str, ...]] = {}
         for direction in network.neighbours(site):
             beyond = [s for s in network.sites if s != site]
             beyond = [s for s in beyond if network.next_site(site, s) == direction]
@@ -162,25 +162,25 @@ class SiteView:
         if self.is_client_site:
             everything.append(site)
         for direction, names_behind in self.behind.items():
-            self.before[direction] = tuple(n for n in everything if n not in names_behind)
+            self.not_behind[direction] = tuple(n for n in everything if n not in names_behind)
         #: Direction → the brokers behind it that clients attach to.
         self.edges_behind = {d: network.edges_behind(site, d) for d in network.neighbours(site)}
         #: Directions with publishers and subscribers behind them.
-        self.listening: tuple[str, ...] = tuple(
+        self.client_directions: tuple[str, ...] = tuple(
             d for d in network.neighbours(site) if self.edges_behind[d]
         )
         #: Directions that interest comes from.
-        self.sources = (*self.listening, *merging)
+        self.sources = (*self.client_directions, *merging)
         #: Edge name → the direction it is in.
-        self.toward = {name: d for d, names in self.behind.items() for name in names}
+        self.direction_of = {name: d for d, names in self.behind.items() for name in names}
         self._downstream: dict[str, tuple[str, ...]] = {}
 
     def downstream(self, stream: str) -> tuple[str, ...]:
         """The directions that ticks of a stream take from here."""
         known = self._downstream.get(stream)
         if known is None:
-            back = self.toward.get(stream)
-            known = tuple(d for d in self.listening if d != back)
+            back = self.direction_of.get(stream)
+            known = tuple(d for d in self.client_directions if d != back)
             self._downstream[stream] = known
         return known
 
@@ -229,7 +229,7 @@ class KnownMarks:
             del known[next(iter(known))]
         return mark in known
 
-    def say(self, link: str, stream: str, mark: int) -> bool:
+    def record_sent(self, link: str, stream: str, mark: int) -> bool:
         """Whether a vector still has to be sent over a link; records it as sent."""
         sent = self._sent.setdefault(link, {}).setdefault(stream, {})
         if mark in sent:
@@ -264,20 +264,59 @@ class TreeState:
         self.clocks: dict[str, InterestClock] = {}
         #: Stream → how this edge's element grows along it.
         self.steps: dict[str, VersionSteps] = {}
-        #: Whether the vector of this broker's origin may have grown.
-        self.has_advanced = False
+        self._has_advanced = False
         #: Outcomes for the broker, in order.
-        self.out: list[Outcome] = []
+        self._outcomes: list[Outcome] = []
         #: Frames for presences of this broker.
-        self.local: deque[LinkFrame] = deque()
+        self._local_frames: deque[LinkFrame] = deque()
+
+    # -- interest kept here -----------------------------------------------------------------------
+
+    def add_clock(self, clock: InterestClock) -> None:
+        self.clocks[clock.edge] = clock
+
+    def learn_step(self, stream: str, mark: int, version: Version) -> None:
+        """A mark of a stream has this version of this edge's interest."""
+        self.steps.setdefault(stream, VersionSteps()).learn(mark, version)
+
+    def vector_advanced(self) -> None:
+        """The vector of this broker's origin may have grown."""
+        self._has_advanced = True
+
+    def take_advance(self) -> bool:
+        """Whether the vector may have grown since the last call."""
+        has_advanced, self._has_advanced = self._has_advanced, False
+        return has_advanced
+
+    # -- the outbox -------------------------------------------------------------------------------
+
+    def emit(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+
+    def take_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def local_frames(self) -> Sequence[LinkFrame]:
+        """The frames that presences of this broker have not received yet."""
+        return self._local_frames
+
+    def next_local_frame(self) -> LinkFrame | None:
+        return self._local_frames.popleft() if self._local_frames else None
+
+    def discard(self) -> None:
+        """Drop everything in the outbox."""
+        self._outcomes.clear()
+        self._local_frames.clear()
 
     # -- sending ----------------------------------------------------------------------------------
 
     def send(self, broker: str, frame: LinkFrame) -> None:
         if broker == self.name:
-            self.local.append(frame)
+            self._local_frames.append(frame)
         else:
-            self.out.append(Send(broker, frame))
+            self.emit(Send(broker, frame))
 
     def send_interest(self, broker: str, frame: InterestFrame) -> None:
         """Send an interest frame and count it."""
@@ -308,10 +347,10 @@ class TreeState:
         vector = self.marks.vector(stream, mark)
         if vector is None:
             return
-        if self.marks.say(broker, stream, mark) or not self.options.digests:
+        if self.marks.record_sent(broker, stream, mark) or not self.options.digests:
             self.counters.marks_sent += 1
             self.counters.vector_elements_sent += len(vector)
-            self.out.append(Send(broker, MarkIs(stream, mark, dict(vector))))
+            self.emit(Send(broker, MarkIs(stream, mark, dict(vector))))
 
     # -- checking ---------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def test_what_is_told_again_is_the_same_and_what_is_too_much_of_it_is_taken_back
     bindings = mesh.routers["b"].bindings
     assert bindings is not None
     with monkeypatch.context() as lost:
-        lost.setattr(bindings, "answered", lambda *_: None)
+        lost.setattr(bindings, "acknowledged", lambda *_: None)
         mesh.subscribe("b", **ranges(1_000))
         mesh.run(3 * REVIEW_AFTER_S)
     mesh.run()
@@ -87,7 +87,7 @@ def test_an_edition_that_leaves_too_much_to_compare_is_answered_at_once_and_exac
     mesh.advertise("a", "price < 100")
     mesh.run(REVIEW_AFTER_S / 2)
     router = mesh.routers["a"]
-    assert router.wishes.known("b")[1] == router.advertisements.edition
+    assert router.origin_interest.known("b")[1] == router.advertisements.edition
     assert len(mesh.bound("a", "b")) > 900
     mesh.run()
     assert len(mesh.bound("a", "b")) == 10
@@ -247,6 +247,6 @@ def test_whatever_changes_and_however_little_is_compared_at_once_all_is_exact_in
     promised = conjunctions(*advertised)
     assert mesh.bound("a", "b") == {str(c) for c in roots if any_intersects([c], promised)}
     entries = router.advertisements.tables["a"].entries.values()
-    met = {e.said.tree for e in entries if any_intersects(roots, e.conjunctions)}
+    met = {e.advertised.tree for e in entries if any_intersects(roots, e.conjunctions)}
     joined = {tree for tree in router.branches.joined() if tree.origin == "a"}
     assert joined == {mesh.root("a", number) for number in met | {0}}
