@@ -25,7 +25,7 @@ Rules
    anything else. Until then it rejects clients and delays its greeting to neighbours. Catalog
    records that cannot be read are set aside in the same sync (`catalog_recovery`).
 5. Departure. A broker that receives `Depart` drains itself and then reports `is_drained`
-   (`departure`).
+   (`client_services`).
 
 State: the parts own it; the broker holds only work in progress. Safe to lose.
 """
@@ -37,11 +37,18 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import contract, departure
+from anabranch.core import contract
 from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
-from anabranch.core.client_services import ClientServices, Requester
+from anabranch.core.client_services import (
+    DEPARTURE_KEY,
+    TABLE,
+    ClientServices,
+    Departure,
+    Requester,
+    departure_deletion,
+    stored_departure,
+)
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
-from anabranch.core.departure import TABLE
 from anabranch.core.edge.edge import Edge
 from anabranch.core.links import Links
 from anabranch.core.options import Options
@@ -135,7 +142,7 @@ class Broker:
         is_edge, scout = self.is_edge, self.router.placement_facts
         self._services = ClientServices(*parts, self._submit, self.life, scout) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
-        self._departed = departure.stored_departure(recovered, config.revision, newest)
+        self._departed = stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours received before the life was on disk.
         self._hellos: dict[str, Hello] = {}
         #: Neighbours that greeted while the origin may not announce its stream → queued frames.
@@ -281,7 +288,7 @@ class Broker:
             self._submit(None, self._repairs)
             self._repairs = []
             if self._departed is not None and self.departure is None:
-                self._submit(None, [departure.void()])
+                self._submit(None, [departure_deletion()])
             self._submit(
                 None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
             )
@@ -418,7 +425,7 @@ class Broker:
     # -- leaving the network --------------------------------------------------------------------
 
     @property
-    def departure(self) -> departure.Departure | None:
+    def departure(self) -> Departure | None:
         """The departure in progress, if any."""
         found = self._departed
         is_meant = found is not None and found.revision >= self.config.revision and self.is_edge
@@ -443,7 +450,7 @@ class Broker:
         services = self._services
         if services is None or not self.is_ready or self.departure is not None:
             return
-        self._departed = departure.Departure(self.config.revision, services.origin.newest)
+        self._departed = Departure(self.config.revision, services.origin.newest)
         self._submit(None, [self._departed.put(), RequestSync(_DEPARTURE)])
         services.depart(now)
 
@@ -575,7 +582,7 @@ def _stored_life(recovered: Recovered) -> int:
     """The number of the previous life, if it can be read; unknown keys are set aside."""
 
     def read(key: str, value: bytes) -> int:
-        if key == departure.KEY:
+        if key == DEPARTURE_KEY:
             return 0
         if key != _LIFE_KEY:
             raise ValueError(f"table {TABLE!r} has no such key")
@@ -583,7 +590,7 @@ def _stored_life(recovered: Recovered) -> int:
 
     good, bad = decoded(recovered, TABLE, read)
     for each in bad:
-        if each.key != departure.KEY:
+        if each.key != DEPARTURE_KEY:
             set_aside(recovered, each)
     return good.get(_LIFE_KEY, 0)
 

@@ -6,13 +6,34 @@ the one part that is responsible; the requests that it returns go to the broker,
 them. Join points are local clients with sessions of their own. Their session numbers are negative,
 so effects for them never leave the broker.
 
-State: the parts own it.
+*Departure.* A relay may leave the network at any time. An edge has a log that others may need,
+durable subscriptions that no other broker holds, and publishers that wait for confirmations. So it
+*departs* while it is still part of the network, and the others adopt a network without it only once
+it is *drained*. Rules:
+
+1. Refusal. A departing broker accepts no new events. The refusal is final, so a refused event is in
+   no log. Batches whose intent is on disk (`batches`) are still written. The broker closes its
+   sessions so that clients move elsewhere with their subscriptions. A client that reconnects can
+   learn the fate of events that it published or committed before, and nothing else.
+2. Drained. The broker is drained when no batch is in progress, every edge is done with every event
+   of its log, the log has deleted them, no durable subscription is left (including ended ones that
+   other edges have not all yielded), and all of that is on disk. Later requests cannot undo this:
+   holds are not granted for deleted ticks.
+3. Persistence. The departure is recorded in the catalog, so the broker does not accept events again
+   after a crash. It applies to the network of that revision; a later revision that lists the broker
+   as an edge brings it back. An unreadable record counts as a departure from the current revision.
+
+State: the parts own it, except the row `departing` of the table `broker`: [revision, newest tick at
+the time].
 """
 
 from collections.abc import Callable, Iterable
 
-from anabranch.core import contract, departure
-from anabranch.core.contract import Recovered, Stimulus
+import msgspec
+
+from anabranch.core import contract
+from anabranch.core.catalog_recovery import decoded, set_aside
+from anabranch.core.contract import Put, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
@@ -44,6 +65,8 @@ from anabranch.model.client_frames import (
     Stage,
 )
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import Count
+from anabranch.model.frame_parts import Position
 from anabranch.model.frames import Done, ForPoints, Hold, Nack, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
@@ -52,6 +75,47 @@ from anabranch.model.network import Network
 Requester = Edge | Origin | JoinPoints | None
 #: Queues the requests of a part.
 Submit = Callable[[Requester, Iterable[PartRequest | Outcome]], None]
+
+
+TABLE = "broker"
+DEPARTURE_KEY = "departing"
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[Count, Position])
+
+
+class Departure(msgspec.Struct, frozen=True, array_like=True):
+    """The departure of a broker."""
+
+    #: Revision of the network that it leaves.
+    revision: int
+    #: The newest tick at the time; later ticks have no events, except those of batches.
+    head: int
+
+    def put(self) -> Put:
+        return Put(TABLE, DEPARTURE_KEY, _encoder.encode(self))
+
+
+def departure_deletion() -> Put:
+    return Put(TABLE, DEPARTURE_KEY, None)
+
+
+def stored_departure(recovered: Recovered, revision: int, newest: int) -> Departure | None:
+    """The departure on record, of any revision; an unreadable row counts for this revision.
+
+    A crash may keep the row and lose the newest ticks, so `head` is limited to `newest`."""
+    good, bad = decoded(recovered, TABLE, _read_departure)
+    for each in bad:
+        if each.key == DEPARTURE_KEY:
+            found = Departure(revision, newest)
+            set_aside(recovered, each, _encoder.encode(found))
+            return found
+    stored = good.get(DEPARTURE_KEY)
+    return None if stored is None else Departure(stored.revision, min(stored.head, newest))
+
+
+def _read_departure(key: str, value: bytes) -> Departure | None:
+    return Departure(*_decoder.decode(value)) if key == DEPARTURE_KEY else None
 
 
 class ClientServices:
@@ -105,11 +169,11 @@ class ClientServices:
         self._submit(self.edge, self.edge.depart(now))
         self._submit(self.join_points, self.join_points.depart(now))
 
-    def last_needed(self, departure: departure.Departure) -> int:
+    def last_needed(self, departure: Departure) -> int:
         """The last tick with an event of a departing broker, not counting batches in progress."""
         return max(departure.head, self.origin.newest_committed)
 
-    def is_drained(self, departure: departure.Departure) -> bool:
+    def is_drained(self, departure: Departure) -> bool:
         """Whether no broker or client needs this departing broker; syncs are not considered."""
         origin, head = self.origin, self.last_needed(departure)
         if origin.is_committing or self.join_points.records or self.edge.kept():

@@ -141,7 +141,11 @@ class LogFull(Stimulus, frozen=True):
 
 
 class Depart(Stimulus, frozen=True):
-    """The broker must leave the network (`departure`)."""
+    """The broker must leave the network (`client_services`)."""
+
+
+#: The reason that clients of a departing broker receive.
+DEPARTURE_REASON = "this broker is leaving the network; connect to another one"
 
 
 class MoveJoinPoint(Stimulus, frozen=True):

@@ -45,9 +45,8 @@ from itertools import accumulate, islice
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import departure
 from anabranch.core.catalog_recovery import rows
-from anabranch.core.contract import Note, Put, Recovered, SendClient, earliest
+from anabranch.core.contract import DEPARTURE_REASON, Note, Put, Recovered, SendClient, earliest
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
 from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord, decode_record
@@ -441,7 +440,7 @@ class Batches:
     def _batch_refusal(self, now: float, frame: Commit) -> Refusal | None:
         """Why a batch cannot start; None if it can."""
         if self._intake.is_departing:
-            return departure.REASON, DEPARTING
+            return DEPARTURE_REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no space; commit again later", BUSY
         if len(self._busy) >= BATCHES_IN_PROGRESS_MAX:
@@ -717,7 +716,7 @@ class StagingArea:
 
     def _space_refusal(self, name: str, drafts: list[bytes], client: str) -> Refusal | None:
         if self._intake.is_departing:
-            return departure.REASON, DEPARTING
+            return DEPARTURE_REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no space; stage again later", BUSY
         if self._tokens.exceeds_quota(name, drafts):

@@ -38,8 +38,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from anabranch.core import departure
-from anabranch.core.contract import SendClient
+from anabranch.core.contract import DEPARTURE_REASON, SendClient
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
@@ -207,7 +206,7 @@ class PublishIntake:
     def _departure_refusal(self) -> PublishRefusal | None:
         if not self.is_departing:
             return None
-        return PublishRefusal(departure.REASON, is_final=True, code=DEPARTING)
+        return PublishRefusal(DEPARTURE_REASON, is_final=True, code=DEPARTING)
 
     def _suspension_refusal(self) -> PublishRefusal | None:
         return PublishRefusal(self.suspension) if self.suspension else None

@@ -25,7 +25,7 @@ Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as pri
 targets nor distances; it delivers twice and loops (see docs/explanation/simulation.md).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -33,13 +33,94 @@ from msgspec.structs import replace
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission
 from anabranch.core.routing.mesh.branches import BranchTable, Hops
-from anabranch.core.routing.mesh.link_costs import LinkCosts
 from anabranch.core.routing.mesh.origin_interest import OriginInterest
 from anabranch.core.routing.mesh.shared import DISTANCE_MAX, MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.mesh_frames import Copies, Target, TreeId
 from anabranch.model.version import Version
+
+#: Weight of a new measurement.
+_SMOOTHING = 0.5
+
+#: Upper bound, so that a link that was blocked recovers quickly.
+UTILISATION_MAX = 16.0
+
+#: Offered, sent and queued bytes → cost.
+Cost = Callable[[int, int, int], float]
+
+
+def utilisation(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
+    """Offered bytes over sent bytes; 1 if the queue was empty before or is empty now."""
+    queued_before = queued_bytes + sent_bytes - offered_bytes
+    if queued_before <= 0 or queued_bytes <= 0:
+        return 1.0
+    if not sent_bytes:
+        return UTILISATION_MAX
+    return min((offered_bytes + queued_before) / sent_bytes, UTILISATION_MAX)
+
+
+def waiting_bytes(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
+    del offered_bytes, sent_bytes
+    return float(queued_bytes)
+
+
+#: By name; each with the step to which costs are rounded, so that noise has no effect.
+COSTS: dict[str, tuple[Cost, float]] = {
+    "utilisation": (utilisation, 0.125),
+    "waiting": (waiting_bytes, 4_096.0),
+}
+
+
+class LinkCosts:
+    """Link costs: how busy each link is.
+
+    The driver periodically reports how many bytes were offered to a link, how many were sent, and
+    how many are queued. Cost functions:
+
+    - `utilisation`: offered bytes over sent bytes, smoothed. It is 1 while the link keeps up, and
+      grows up to 16 while it does not. The bytes queued before count as offered: a link that works
+      off a long queue does not keep up yet. A link whose queue was empty at either end of the
+      period keeps up: bytes offered a moment ago are not late.
+    - `waiting`: the queued bytes.
+
+    A full link costs more than every other. All of this is measured at this end of the link and
+    does not depend on reports of neighbours.
+
+    State: one number per link; safe to lose.
+
+    Prior art: the link status table, spec PADRES section 3.
+    """
+
+    def __init__(self, shared: MeshState) -> None:
+        self._shared = shared
+        self._cost, self._step = COSTS[shared.options.cost]
+        self._idle = self._cost(0, 0, 0)
+        self._costs: dict[str, float] = {}
+
+    def record(self, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int) -> None:
+        """Record the driver's measurements of a link since its last report."""
+        fresh = self._cost(offered_bytes, sent_bytes, queued_bytes)
+        before = self._costs.get(peer, fresh)
+        self._costs[peer] = before + _SMOOTHING * (fresh - before)
+
+    def link_down(self, peer: str) -> None:
+        self._costs.pop(peer, None)
+
+    def measured(self, peer: str) -> float:
+        """The smoothed cost, unrounded, for display."""
+        return self._costs.get(peer, self._idle)
+
+    def is_busy(self, peer: str) -> bool:
+        """Whether a link costs more than one that keeps up."""
+        return self.cost(peer) > self._idle // self._step
+
+    def cost(self, peer: str) -> float:
+        """The cost of a link in steps; infinite if it is down or full."""
+        if self._shared.links.get(peer, True):
+            return float("inf")
+        return self._costs.get(peer, self._idle) // self._step
+
 
 _NOBODY: Hops = {}
 #: A target, its next hop, and its distance from there.

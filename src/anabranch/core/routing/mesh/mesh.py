@@ -5,11 +5,10 @@ This is the router of one broker. Its parts:
 - `trees`: the path to every root;
 - `advertisements`: what each origin may publish;
 - `branches`: the paths from roots to edges;
-- `bindings`: this edge sends each origin the interest that its advertisements meet (`relevance`);
+- `bindings`: this edge sends each origin the interest that its advertisements meet;
 - `origin_interest`: the interest that edges have sent to this origin;
-- `copies`: events and silence on their way to edges;
-- `link_costs`: what links cost and how long messages take;
-- `placement_facts`: facts for placing patterns.
+- `copies`: events and silence on their way to edges, by the cost of links;
+- `placement_facts`: facts for placing patterns, such as delays.
 
 This module is the entry point: it dispatches frames to the parts, and informs the parts of each
 other's changes before anything is sent. Rules:
@@ -21,7 +20,7 @@ other's changes before anything is sent. Rules:
    dropped, and senders that need an answer retry. Only edges receive messages.
 4. The origin gets a vector as soon as it exceeds the origin's current one, and never a smaller one.
 5. The edge *joins* the first tree of every origin, which carries silence and versions, and those
-   further trees whose advertisements its interest meets (`relevance`); it leaves a tree when
+   further trees whose advertisements its interest meets (`bindings`); it leaves a tree when
    nothing meets it any longer.
 
 State: volatile except for the marks, which the origin keeps in its log and announces again.
@@ -49,10 +48,9 @@ from anabranch.core.routing.interest_clock import InterestClock
 from anabranch.core.routing.mesh.advertisements import Advertisements
 from anabranch.core.routing.mesh.bindings import Bindings, conjuncts_for, forward_bindings
 from anabranch.core.routing.mesh.branches import BranchTable
-from anabranch.core.routing.mesh.copies import CopyForwarding
-from anabranch.core.routing.mesh.link_costs import LinkCosts, NeighbourDelays
+from anabranch.core.routing.mesh.copies import CopyForwarding, LinkCosts
 from anabranch.core.routing.mesh.origin_interest import InterestView, OriginInterest
-from anabranch.core.routing.mesh.relevance import MeshPlacementFacts
+from anabranch.core.routing.mesh.placement_facts import MeshPlacementFacts, NeighbourDelays
 from anabranch.core.routing.mesh.shared import MeshCounters, MeshState, check_bind, check_copies
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.errors import RemoteError

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Send
 from anabranch.core.routing.contract import Arrival, Emission
-from anabranch.core.routing.mesh.link_costs import utilisation, waiting_bytes
+from anabranch.core.routing.mesh.copies import utilisation, waiting_bytes
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Done

@@ -14,7 +14,7 @@ from anabranch.core.routing.mesh.advertisements import (
     AdvertisementComparison,
     ComparisonBudget,
 )
-from anabranch.core.routing.mesh.relevance import REVIEW_AFTER_S, REVIEW_MAX
+from anabranch.core.routing.mesh.bindings import REVIEW_AFTER_S, REVIEW_MAX
 from anabranch.model.filter import Filter
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, intersects
 from tests.mesh_parts import QUICK, Mesh, pairs
