@@ -194,7 +194,6 @@ class Broker:
 
     @property
     def filter_bytes(self) -> int:
-        """Estimated memory of the clients' filters."""
         return self._services.memory.used if self._services else 0
 
     @property
@@ -348,13 +347,13 @@ class Broker:
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, contract.LinkUp):
-            self._submit(None, self._links.up(now, stimulus.peer))
+            self._submit(None, self._links.link_up(now, stimulus.peer))
             if self.is_ready:
                 self._greet(stimulus.peer)
         elif isinstance(stimulus, contract.LinkDown):
             self._hellos.pop(stimulus.peer, None)
             was_waiting = self._held_frames.pop(stimulus.peer, None) is not None
-            if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
+            if self._links.link_down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._submit(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, contract.LinkLoad):
             loads = stimulus.offered_bytes, stimulus.sent_bytes, stimulus.queued_bytes
@@ -396,7 +395,6 @@ class Broker:
         self._submit(None, self._links.hello(peer, self.life, self.witness.known(peer)))
 
     def _inquiry(self, origin: Origin) -> RollbackInquiry:
-        """The inquiry that neighbours must answer before the origin accepts events."""
         config = self.config
         return RollbackInquiry(
             config.name,
@@ -416,7 +414,7 @@ class Broker:
             services.started(now, self._inquiry(services.origin))
             if self.departure is not None:
                 services.depart(now)
-        for peer in self._links.all():
+        for peer in self._links.connected_peers():
             self._greet(peer)
             hello = self._hellos.pop(peer, None)
             if hello is not None:
@@ -603,7 +601,6 @@ def _is_internal(effect: Effect) -> bool:
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:
-    """The effect that closes the connection of the peer that sent the stimulus."""
     if isinstance(stimulus, contract.FrameReceived):
         return contract.CutLink(stimulus.peer, reason)
     assert isinstance(stimulus, contract.ClientFrameReceived), reason

@@ -231,7 +231,6 @@ class ClientServices:
             self._submit(self.join_points, self.join_points.cut(now, request.session, str(error)))
 
     def to_join_point(self, now: float, effect: contract.SendClient | contract.CutClient) -> None:
-        """Pass an effect to the join point it is addressed to."""
         if isinstance(effect, contract.SendClient):
             self._submit(
                 self.join_points, self.join_points.frame(now, effect.session, effect.frame)

@@ -74,7 +74,6 @@ class FilterMemory:
 
     @property
     def used(self) -> int:
-        """The total of all charges."""
         return self._all.bytes
 
     def used_by(self, client: str) -> int:

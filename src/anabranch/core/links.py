@@ -116,7 +116,7 @@ class Links:
         self._suspected: dict[str, int] = {}
         self._beat_at = 0.0
 
-    def up(self, now: float, peer: str) -> Effects:
+    def link_up(self, now: float, peer: str) -> Effects:
         if peer not in self._lives:
             return [CutLink(peer, f"{peer!r} is not a neighbour of {self._name!r}")]
         if not self._links:
@@ -131,11 +131,10 @@ class Links:
         known = (heard.newest, heard.seen, heard.seen_ns)
         return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life, *known))]
 
-    def all(self) -> list[str]:
-        """The connected neighbours."""
+    def connected_peers(self) -> list[str]:
         return list(self._links)
 
-    def down(self, peer: str) -> bool:
+    def link_down(self, peer: str) -> bool:
         """Remove a link; True if it was greeted."""
         link = self._links.pop(peer, None)
         return link is not None and link.greeted
@@ -200,5 +199,4 @@ class Links:
         return effects
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._beat_at if self._links else None

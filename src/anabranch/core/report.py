@@ -228,12 +228,11 @@ def _log(broker: Broker) -> LogReport | None:
     origin = broker.origin
     if origin is None:
         return None
-    tail = origin._tail
     return LogReport(
         oldest=origin.oldest,
         head=origin.head,
-        unsynced=tail.last - tail.synced,
-        unsynced_bytes=tail.unsynced_bytes,
+        unsynced=origin.unsynced_ticks,
+        unsynced_bytes=origin.unsynced_bytes,
         vector={edge: str(version) for edge, version in origin.vector.items()},
         state="open" if origin.inquiry is None else origin.inquiry.state,
         hindrance="" if origin.inquiry is None else origin.inquiry.suspension,

@@ -201,7 +201,6 @@ class SinkState:
         return publisher, self.row.incarnation
 
     def put(self, row: SinkRow) -> Put:
-        """Replace its row."""
         self.row = row
         return Put(TABLE, self.name, _encoder.encode(row))
 
@@ -256,7 +255,7 @@ BATCHES_IN_PROGRESS_MAX = 1_024
 Refusal = tuple[str, str]
 
 
-class Batches:
+class SinkBatches:
     """The sinks of one origin. See the rules at the top of this module."""
 
     __slots__ = (
@@ -322,7 +321,6 @@ class Batches:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is in progress."""
         return bool(self._busy)
 
     @property
@@ -332,11 +330,9 @@ class Batches:
 
     @property
     def sinks(self) -> int:
-        """The number of sinks."""
         return len(self._sinks)
 
     def in_progress(self) -> Iterable[SinkState]:
-        """The sinks with a batch in progress."""
         return self._busy.values()
 
     def owns(self, token: str) -> bool:
@@ -417,7 +413,6 @@ class Batches:
     def _start_batch(
         self, now: float, session: int, frame: Commit, requests: list[PartRequest]
     ) -> Refusal | None:
-        """Start a batch."""
         refusal = self._batch_refusal(now, frame) or self._sink_refusal(now, session, frame.sink)
         if refusal is not None:
             return refusal
@@ -438,7 +433,6 @@ class Batches:
         return None
 
     def _batch_refusal(self, now: float, frame: Commit) -> Refusal | None:
-        """Why a batch cannot start; None if it can."""
         if self._intake.is_departing:
             return DEPARTURE_REASON, DEPARTING
         if self._intake.is_full:
@@ -565,7 +559,6 @@ def _lost_reason(sink: SinkState) -> str:
 
 
 def _replies(sink: SinkState, batch: PendingBatch) -> list[PartRequest]:
-    """The replies to all requests that wait for a batch."""
     waiting, batch.commits = batch.commits, []
     row = sink.row
     what = (sink.name, row.batch, row.first, row.last)
@@ -633,7 +626,7 @@ class StagingArea:
         self._options = options
         self._limits = limits
         self._tokens = StagedTokens(recovered, options, now)
-        self.batches = Batches(ledger, intake, self._tokens, recovered, options)
+        self.batches = SinkBatches(ledger, intake, self._tokens, recovered, options)
         #: Chunks whose replies wait for a sync, and the bytes of the new ones.
         self._unanswered_chunks = 0
         self._unsynced_bytes = 0
@@ -763,7 +756,6 @@ class StagingArea:
         return requests + self.batches.advance(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return earliest(self.batches.retry_at, self._tokens.next_expiry())
 
     def time_passed(self, now: float) -> list[PartRequest]:

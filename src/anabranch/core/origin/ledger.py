@@ -140,13 +140,11 @@ class GroupCommit:
         return key in self._next.confirmed
 
     def add_deletion(self, tick: int) -> None:
-        """Delete the records up to this tick."""
         self._next.delete_through = tick
         self._next.is_dirty = True
 
     @property
     def replies(self) -> int:
-        """The number of replies that wait for the next sync."""
         return len(self._next.replies)
 
     def add_reply(self, request: int, reply: CarryTo) -> None:
@@ -375,7 +373,6 @@ class Ledger:
     # -- changes --------------------------------------------------------------------------------
 
     def append(self, record: AnyRecord, entry: Entry) -> Append:
-        """Append the next tick."""
         self.tail.append(entry)
         tick = self.tail.last
         self.commit.add_tick(tick)
@@ -451,7 +448,7 @@ class Ledger:
         return self._delete_needed(tick, f"they are older than {self._options.log_age_s_max} s")
 
     def too_old_at(self) -> float | None:
-        """When `forget_old` will have ticks to delete."""
+        """When `delete_old` will have ticks to delete."""
         return self.sections.too_old_at(self.tail.synced)
 
     def _delete_needed(self, tick: int, why: str) -> list[PartRequest]:

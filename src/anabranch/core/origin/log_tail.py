@@ -70,7 +70,6 @@ class InterestMarks:
         return self._ticks[-1]
 
     def vector(self, mark: int) -> MarkVector:
-        """The vector of a mark that is kept."""
         return self._vectors[mark]
 
     def __iter__(self) -> Iterator[tuple[int, MarkVector]]:
@@ -199,7 +198,6 @@ _time_of = attrgetter("time_ns")
 
 
 def entry_of(tick: int, record: AnyRecord) -> Entry:
-    """The tick as the log has it."""
     if isinstance(record, EventRecord):
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
@@ -255,7 +253,6 @@ class LogTail:
 
     @property
     def log_ticks(self) -> int:
-        """Ticks in the log."""
         return self.first + len(self._entries) - self.oldest
 
     @property
@@ -264,7 +261,6 @@ class LogTail:
         return self._entries[-1].time_ns if self._entries else 0
 
     def append(self, entry: Entry) -> None:
-        """Append the next tick."""
         self._entries.append(entry)
         if isinstance(entry, Datum):
             size = len(entry.body)

@@ -125,8 +125,15 @@ class Origin:
         return self._tail.last
 
     @property
+    def unsynced_ticks(self) -> int:
+        return self._tail.last - self._tail.synced
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._tail.unsynced_bytes
+
+    @property
     def reads(self) -> int:
-        """Log reads in progress."""
         return self._replays.reads
 
     def depart(self, now: float) -> None:
@@ -143,11 +150,9 @@ class Origin:
 
     @property
     def newest_committed(self) -> int:
-        """The newest tick of a completed batch."""
         return self.staging.batches.newest
 
     def edges_needing(self, tick: int) -> list[str]:
-        """The edges that are not done with this tick."""
         return self._ledger.retention.edges_needing(tick)
 
     @property
@@ -232,7 +237,6 @@ class Origin:
         yield from self._ledger.commit.request_sync()
 
     def set_host_lookup(self, host_of: Callable[[int], str]) -> None:
-        """Set the lookup from a session to its client's host."""
         self._intake.set_host_lookup(host_of)
 
     def client_disconnected(self, now: float, session: int) -> list[PartRequest]:
@@ -388,7 +392,6 @@ class Origin:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         if not self._is_started:
             return None
         is_suspended = bool(self._intake.suspension)

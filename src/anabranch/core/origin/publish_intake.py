@@ -248,7 +248,6 @@ class PublishIntake:
         )
 
     def count_new_name(self, session: int) -> None:
-        """Count a new name that a session adds."""
         host = self._host_of(session)
         if host:
             self._new_names_by_host[host] = self._new_names_by_host.get(host, 0) + 1
@@ -281,7 +280,6 @@ class PublishIntake:
         self.advertisements.session_closed(now, session)
 
     def synced(self, group: CommitGroup) -> list[PartRequest]:
-        """Confirm the events that are synced now."""
         requests: list[PartRequest] = []
         for key, sequence in group.confirmed.items():
             self._ledger.publishers.record_sync(key, sequence)

@@ -109,7 +109,6 @@ def _read(text: str, limits: Limits) -> ParsedAdvertisement | FilterError:
 def advertisement_reading(
     text: str, limits: Limits
 ) -> Reading[_Key, ParsedAdvertisement | FilterError]:
-    """The task of parsing an advertisement ahead."""
 
     def make() -> tuple[ParsedAdvertisement | FilterError, int]:
         made = _read_ahead.find((text, limits)) or _read(text, limits)
@@ -262,7 +261,6 @@ class PublisherAdvertisements:
         return [ChangeAdvertisements((), tuple(expired))] if expired else []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return next(iter(self._expiring.values()), None)
 
     # -- announced filters ------------------------------------------------------------------------

@@ -150,7 +150,6 @@ class Publishers:
         return name in self._known
 
     def is_duplicate(self, event_id: EventId) -> bool:
-        """Whether this event is a duplicate."""
         publisher = self._known.get(event_id.publisher)
         return (
             publisher is not None
@@ -219,7 +218,6 @@ class Publishers:
             self._postponed[event_id.publisher, event_id.incarnation] = None
 
     def record_append(self, event_id: EventId) -> None:
-        """Record that this event is appended."""
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
             publisher = self._known[event_id.publisher] = _Publisher((0, 0), (0, 0))
@@ -278,7 +276,6 @@ class PendingConfirmations:
         self._keys: dict[int, dict[Key, None]] = {}
 
     def add(self, session: int, key: Key) -> None:
-        """Record that this session waits for this publisher's events."""
         sessions = self._sessions.setdefault(key, {})
         if session in sessions:
             return

@@ -92,7 +92,6 @@ def planned(
 
 
 def lost_record(tick: int, time_ns: int) -> bytes:
-    """The record of a tick whose event is lost."""
     return encode_record(BlankRecord(time_ns, EventId(LOST_PUBLISHER, 1, tick)))
 
 

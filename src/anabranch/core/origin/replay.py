@@ -187,8 +187,7 @@ class RecentResends:
                 wanted.remove(first, last)
         return wanted
 
-    def resent(self, now: float, edge: str, ticks: RangeSet) -> None:
-        """Record that these ticks were resent to this edge."""
+    def record_resend(self, now: float, edge: str, ticks: RangeSet) -> None:
         if ticks:
             recent = self._recent.setdefault(edge, deque())
             recent.append((now + self._quiet_s, ticks))
@@ -236,7 +235,6 @@ class Replays:
 
     @property
     def reads(self) -> int:
-        """Log reads in progress."""
         return len(self._reads)
 
     # -- nacks ----------------------------------------------------------------------------------
@@ -279,7 +277,7 @@ class Replays:
                 requests += found
                 ticks_left -= last - first + 1
             resent.add(first, last)
-        self._resends.resent(now, edge, resent)
+        self._resends.record_resend(now, edge, resent)
         return requests
 
     def _split_by_location(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:

@@ -34,7 +34,7 @@ from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.core.origin.log_tail import InterestMarks
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import TICK_MAX, Nanoseconds, Position
-from anabranch.model.version import Version
+from anabranch.model.version import Vector, Version
 
 TABLE = "done"
 
@@ -71,11 +71,9 @@ class Retention:
         self._departed_edges = [edge for edge in stored if edge not in self._done]
 
     def is_known(self, edge: str) -> bool:
-        """Whether this is an edge of the network."""
         return edge in self._done
 
     def done(self, edge: str, tick: int, request: int) -> None:
-        """Process an edge's report that it is done up to this tick."""
         if request == 0 or request >= self._holds[edge]:
             self._done[edge] = max(self._done[edge], tick)
 
@@ -198,7 +196,6 @@ class LogSections:
         return tuple(found)
 
     def delete_through(self, tick: int) -> None:
-        """Start the log after this tick."""
         sections = self._sections
         while sections and sections[0].last <= tick:
             self.size -= sections.popleft().size
@@ -277,7 +274,6 @@ _checkpoint_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, tuple
 _vector_decoder = msgspec.msgpack.Decoder(dict[str, Version])
 
 Catalog = Mapping[str, Mapping[str, bytes]]
-Vector = dict[str, Version]
 
 
 def read_checkpoint(value: bytes) -> Checkpoint:

@@ -270,7 +270,6 @@ class RollbackInquiry:
         return "open" if self.is_open else "asking"
 
     def begin(self, now: float) -> list[Effect]:
-        """Start the inquiry."""
         if self.verdict is not None:
             return [Note("error", self._rollback_message(self.verdict))]
         if not self._silent:
@@ -280,7 +279,6 @@ class RollbackInquiry:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._deadline
 
     def time_passed(self, now: float) -> list[Effect]:
@@ -311,7 +309,6 @@ class RollbackInquiry:
         hello: Hello,
         log: LogView,
     ) -> list[Effect]:
-        """Process a neighbour's greeting."""
         is_first = peer in self._silent
         self._silent.pop(peer, None)
         start = self._start if self._alone is None else self._alone

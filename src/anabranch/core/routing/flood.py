@@ -135,7 +135,7 @@ class FloodRouter(Router):
             for site in self._directions(at):
                 parts = at.data, at.silent, at.withheld, at.head, at.time_ns
                 onward = Knowledge(at.stream, site, at.target, at.mark, *parts)
-                broker = self._overlay.choose(site, at.stream)
+                broker = self._overlay.next_broker(site, at.stream)
                 if broker == self._name:
                     pending.append(onward)
                 elif broker is not None:

@@ -162,7 +162,7 @@ class Propagation(NamedTuple):
     covered: list[Conjunct]
 
 
-class _Subscription(NamedTuple):
+class _RegisteredSubscription(NamedTuple):
     version: Version
     #: Its ids in the DAG.
     ids: tuple[int, ...]
@@ -179,7 +179,7 @@ class InterestClock:
         self._covering = covering
         self._dag: ConjunctionDag | None = None
         self._next_id = 0
-        self._subscriptions: dict[str, _Subscription] = {}
+        self._subscriptions: dict[str, _RegisteredSubscription] = {}
         #: DAG ids of removed subscriptions; see rule 4.
         self._leaving: list[int] = []
         self._starts: dict[DagNode, Version] = {}
@@ -239,7 +239,7 @@ class InterestClock:
             start = self._place(self._dag, self._next_id, conjunct)
             version = start if start > version else version
             yield WorkDone(dag_work(len(self._dag)))
-        self._subscriptions[subscription] = _Subscription(version, tuple(ids))
+        self._subscriptions[subscription] = _RegisteredSubscription(version, tuple(ids))
         self._fresh[subscription] = None
         self.unpropagated += len(ids)
 

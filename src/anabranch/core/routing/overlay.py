@@ -55,7 +55,6 @@ class Overlay:
         self._ranks: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def add_leaves(self, leaves: Mapping[str, str]) -> None:
-        """Add leaves that are not sites of the network, each with its only broker."""
         self._leaves.update(leaves)
 
     # -- links ------------------------------------------------------------------------------------
@@ -80,13 +79,12 @@ class Overlay:
     # -- choices ----------------------------------------------------------------------------------
 
     def members(self, site: str) -> tuple[str, ...]:
-        """The brokers of a site, or of a leaf."""
         return (self._leaves[site],) if site in self._leaves else self.network.members(site)
 
     def is_own(self, site: str) -> bool:
         return site in self._own_sites
 
-    def choose(self, site: str, key: str) -> str | None:
+    def next_broker(self, site: str, key: str) -> str | None:
         """The broker of a site to send to; this broker itself if it is a member."""
         if site in self._own_sites:
             return self.name
@@ -121,7 +119,6 @@ class Overlay:
     # -- carried messages --------------------------------------------------------------------------
 
     def carry(self, target: str, content: AnyCarried) -> list[Outcome]:
-        """Start carrying a message to a broker."""
         if target == self.name:
             return [CarriedMessage(self.name, content)]
         path = self._path(target)

@@ -28,6 +28,7 @@ events that it must not lose until they are confirmed.
 
 from collections.abc import Iterable, Sequence
 
+from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
     BatchCommitted,
     ChunkStaged,
@@ -220,12 +221,7 @@ class SessionPublisher:
         return self._send(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
-        if not self._connected:
-            return None
-        if self._pause_until is None or self._resend_at is None:
-            return self._resend_at if self._pause_until is None else self._pause_until
-        return min(self._pause_until, self._resend_at)
+        return earliest(self._pause_until, self._resend_at) if self._connected else None
 
     # -- internals ------------------------------------------------------------------------------
 
@@ -320,7 +316,6 @@ class SessionStaging:
         return len(self._open) < self._options.staging_max
 
     def draft(self, event: Event, time_ns: int = 0, place: str = "the event") -> bytes:
-        """Encode an event for staging."""
         return encode_draft(event, time_ns, self._limits, place)
 
     def stage(
@@ -452,7 +447,6 @@ class SessionStaging:
                 yield number
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._retry_at
 
 

@@ -6,7 +6,7 @@ _INTAKE = "anabranch.core.origin.publish_intake:PublishIntake"
 _ORIGIN = "anabranch.core.origin.origin:Origin"
 _LEDGER = "anabranch.core.origin.ledger:Ledger"
 _BROKER = "anabranch.core.broker:Broker"
-_BATCHES = "anabranch.core.origin.batches:Batches"
+_BATCHES = "anabranch.core.origin.batches:SinkBatches"
 _INQUIRY = "anabranch.core.origin.rollback:RollbackInquiry"
 
 MUTANTS: dict[str, Mutant] = {

@@ -43,7 +43,8 @@ MUTANTS: dict[str, Mutant] = {
             "anabranch.core.routing.interest_clock:InterestClock.add_in_slices",
             "self._fresh[subscription] = None",
             "if version == self.current and self._counter > 1:\n"
-            "    self._subscriptions[subscription] = _Subscription(self.propagated, tuple(ids))\n"
+            "    early = _RegisteredSubscription(self.propagated, tuple(ids))\n"
+            "    self._subscriptions[subscription] = early\n"
             "self._fresh[subscription] = None",
         ),
         seed=0,

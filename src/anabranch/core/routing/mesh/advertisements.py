@@ -171,7 +171,7 @@ class AdvertisementComparison:
 _EVERYTHING = Advertised(0, "TRUE", 0)
 
 
-class _Entry:
+class AdvertisementEntry:
     """One advertisement, parsed."""
 
     __slots__ = ("advertised", "conjunctions", "is_everything")
@@ -192,7 +192,7 @@ class AdvertisementTable:
     __slots__ = ("_comparison", "edition", "entries", "statistics", "trees")
 
     def __init__(
-        self, edition: Version, entries: dict[int, _Entry], statistics: bytes = b""
+        self, edition: Version, entries: dict[int, AdvertisementEntry], statistics: bytes = b""
     ) -> None:
         self.edition = edition
         self.entries = entries
@@ -223,7 +223,7 @@ class Advertisements:
         self._changed: dict[str, None] = {}
         #: Advertisements of this origin by text, whether or not they are announced singly; their
         #: size in bytes and conjunctions, and the number in each tree.
-        self._own: dict[str, _Entry] = {}
+        self._own: dict[str, AdvertisementEntry] = {}
         self._own_bytes = 0
         self._own_conjunctions = 0
         self._in_tree = [0] * (shared.options.trees_max + 1)
@@ -379,13 +379,14 @@ class Advertisements:
         self.tables[frame.origin] = AdvertisementTable(frame.edition, entries, statistics)
         self._changed[frame.origin] = None
 
-    def _entry(self, peer: str, advertised: Advertised) -> _Entry:
+    def _entry(self, peer: str, advertised: Advertised) -> AdvertisementEntry:
         if advertised.tree > self._shared.options.trees_max:
             raise RemoteError(f"{peer!r} advertises tree {advertised.tree}, beyond trees_max")
         try:
-            return _Entry(advertised, Filter.parse(advertised.text, self._shared.limits))
+            filter = Filter.parse(advertised.text, self._shared.limits)
         except FilterError as error:
             raise RemoteError(f"{peer!r} advertises an invalid filter: {error.message}") from error
+        return AdvertisementEntry(advertised, filter)
 
 
 def _size_of(text: str) -> int:

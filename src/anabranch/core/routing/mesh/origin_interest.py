@@ -93,7 +93,6 @@ class OriginInterest:
     # -- queries ----------------------------------------------------------------------------------
 
     def version_at(self, edge: str, mark: int) -> Version:
-        """The version that a mark has for an edge."""
         steps = self.steps.get(edge)
         return NOTHING if steps is None else steps.at(mark)
 
@@ -103,7 +102,6 @@ class OriginInterest:
         return not any(interest.ids or interest.is_coarse for interest in self._interests.values())
 
     def versions(self) -> dict[str, Version]:
-        """Edge → the known version of its interest."""
         return {edge: interest.version for edge, interest in self._interests.items()}
 
     def known(self, edge: str) -> tuple[Version, Version]:

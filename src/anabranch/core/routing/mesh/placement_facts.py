@@ -66,7 +66,6 @@ class NeighbourDelays:
 
     @property
     def load(self) -> BrokerBusyness:
-        """Load of this broker."""
         own = self._own or BrokerBusyness()
         return (
             own
@@ -124,7 +123,6 @@ class NeighbourDelays:
             self._shared.send_all(self._frame())
 
     def link_up(self, peer: str) -> None:
-        """Announce the load to a new neighbour."""
         if self._own is not None:
             self._shared.send(peer, self._frame())
 
@@ -132,7 +130,6 @@ class NeighbourDelays:
         self._others.pop(peer, None)
 
     def receive(self, peer: str, frame: LoadIs) -> None:
-        """Record the load that a neighbour announces."""
         self._others[peer] = BrokerBusyness(0.0, frame.queue_ns / 1e9, frame.match_ns / 1e9)
 
     def _frame(self) -> LoadIs:

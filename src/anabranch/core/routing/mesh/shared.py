@@ -99,7 +99,6 @@ class MeshCounters(msgspec.Struct):
     wishes_coarse: int = 0
 
     def count(self, frame: LinkFrame) -> None:
-        """Count an outgoing frame."""
         if isinstance(frame, Copies):
             self.copies_sent += 1
             self.data_sent += len(frame.data)
@@ -162,7 +161,6 @@ class MeshState:
                 self.send(peer, frame)
 
     def take_outcomes(self) -> list[Outcome]:
-        """Return all outcomes and clear them."""
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 

@@ -164,7 +164,6 @@ class Trees:
         return found
 
     def lost(self) -> list[TreeId]:
-        """Trees without a path to their root."""
         return list(self._lost)
 
     def positions(self) -> dict[TreeId, tuple[int, int, str | None]]:
@@ -172,7 +171,6 @@ class Trees:
         return {name: (t.wave, t.distance, t.parent) for name, t in self._trees.items()}
 
     def wave(self, tree: TreeId) -> int:
-        """The last wave that was accepted."""
         found = self._trees.get(tree)
         return 0 if found is None else found.wave
 
@@ -284,7 +282,6 @@ class Trees:
     # -- waves ------------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: Routes) -> None:
-        """Handle routes from a neighbour."""
         for route in frame.routes:
             self._check(peer, route)
         news = []

@@ -166,7 +166,6 @@ class Forwarding:
             self._forward(now, frame, direction, answers if may else None)
 
     def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
-        """The directions that want each event."""
         interest = self._interest
         self._shared.counters.matches += len(data)
         if not interest:
@@ -284,7 +283,7 @@ class Forwarding:
 
     def _send(self, direction: str, frame: Knowledge) -> None:
         shared = self._shared
-        broker = shared.overlay.choose(direction, frame.stream)
+        broker = shared.overlay.next_broker(direction, frame.stream)
         if broker is not None:
             self._unreachable.pop(direction, None)
             shared.send_knowledge(broker, frame)

@@ -162,7 +162,6 @@ class InterestRepetition:
         return max(self._mean_s + 4 * self._deviation_s, self._least_s)
 
     def propagated(self, now: float, version: Version) -> None:
-        """The edge has propagated a version."""
         self._times[version] = now
         self._last = (version, now)
         if len(self._times) > _TIMES_MAX:
@@ -337,7 +336,6 @@ class Presence:
     # -- receiving --------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[WorkDone]:
-        """Handle an interest frame for this site."""
         self._check(peer, frame)
         if isinstance(frame, InterestChange):
             yield from self._change(now, frame)

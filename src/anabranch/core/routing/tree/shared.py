@@ -31,6 +31,8 @@ Prior art: Zhao 2006, §3.1.1 (redundant routing tree), §3.5.1 (merging brokers
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import Outcome
@@ -50,73 +52,47 @@ from anabranch.model.network import Network
 from anabranch.model.version import Version
 
 
-class TreeCounters:
+class TreeCounters(msgspec.Struct):
     """Counters of one broker: the work that routing costs and saves.
 
     They only increase, and no decision depends on them."""
 
-    __slots__ = (
-        "answers_sent",
-        "asks_sent",
-        "changes_applied",
-        "changes_refused",
-        "changes_sent",
-        "conjunctions_sent",
-        "data_filtered",
-        "data_forwarded",
-        "data_unfiltered",
-        "full_states_sent",
-        "knowledge_dropped",
-        "knowledge_sent",
-        "marks_sent",
-        "matches",
-        "matches_assumed",
-        "states_applied",
-        "states_ignored",
-        "states_sent",
-        "sufficiency_asked",
-        "sufficiency_elements",
-        "sufficiency_tests",
-        "vector_elements_sent",
-    )
-
-    def __init__(self) -> None:
-        #: Interest states sent in answer to requests.
-        self.answers_sent = 0
-        self.asks_sent = 0
-        self.changes_applied = 0
-        self.changes_refused = 0
-        self.changes_sent = 0
-        #: In changes and states.
-        self.conjunctions_sent = 0
-        #: Events per direction: filtered out, forwarded, and forwarded without matching.
-        self.data_filtered = 0
-        self.data_forwarded = 0
-        self.data_unfiltered = 0
-        #: Interest states sent by the edge itself, to repair a lag.
-        self.full_states_sent = 0
-        #: Frames that no broker of a site could accept.
-        self.knowledge_dropped = 0
-        #: Frames sent over links.
-        self.knowledge_sent = 0
-        self.marks_sent = 0
-        #: Events matched against the index.
-        self.matches = 0
-        #: Of these, events forwarded to more directions than necessary because checking all
-        #: undecided filters would have exceeded the work of one step.
-        self.matches_assumed = 0
-        self.states_applied = 0
-        self.states_ignored = 0
-        self.states_sent = 0
-        #: Queries of the sufficiency test, vector elements compared, and tests not cached.
-        self.sufficiency_asked = 0
-        self.sufficiency_elements = 0
-        self.sufficiency_tests = 0
-        #: Elements of vectors in marks, changes, states and asks.
-        self.vector_elements_sent = 0
+    #: Interest states sent in answer to requests.
+    answers_sent: int = 0
+    asks_sent: int = 0
+    changes_applied: int = 0
+    changes_refused: int = 0
+    changes_sent: int = 0
+    #: In changes and states.
+    conjunctions_sent: int = 0
+    #: Events per direction: filtered out, forwarded, and forwarded without matching.
+    data_filtered: int = 0
+    data_forwarded: int = 0
+    data_unfiltered: int = 0
+    #: Interest states sent by the edge itself, to repair a lag.
+    full_states_sent: int = 0
+    #: Frames that no broker of a site could accept.
+    knowledge_dropped: int = 0
+    #: Frames sent over links.
+    knowledge_sent: int = 0
+    marks_sent: int = 0
+    #: Events matched against the index.
+    matches: int = 0
+    #: Of these, events forwarded to more directions than necessary because checking all undecided
+    #: filters would have exceeded the work of one step.
+    matches_assumed: int = 0
+    states_applied: int = 0
+    states_ignored: int = 0
+    states_sent: int = 0
+    #: Queries of the sufficiency test, vector elements compared, and tests not cached.
+    sufficiency_asked: int = 0
+    sufficiency_elements: int = 0
+    sufficiency_tests: int = 0
+    #: Elements of vectors in marks, changes, states and asks.
+    vector_elements_sent: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return msgspec.structs.asdict(self)
 
 
 def merging_name(broker: str, site: str) -> str:

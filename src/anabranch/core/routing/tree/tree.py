@@ -22,7 +22,7 @@ time, mark = digest of the virtual time vector V^m.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.core.contract import Note, Send
+from anabranch.core.contract import Note, Send, earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
@@ -141,7 +141,6 @@ class TreeRouter(Router):
         return self.counters.as_dict()
 
     def presences(self) -> list[PresenceView]:
-        """The state of every presence."""
         return [
             PresenceView(
                 site,
@@ -285,16 +284,13 @@ class TreeRouter(Router):
         return self._finish(now)
 
     def next_deadline(self) -> float | None:
-        deadline = self._propagate_at
-        for presence in self._presences.values():
-            for due in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
-                if due is not None and (deadline is None or due < deadline):
-                    deadline = due
-        for merging in self._merging.values():
-            review = merging.next_deadline()
-            if review is not None and (deadline is None or review < deadline):
-                deadline = review
-        return deadline
+        presences, merging = self._presences.values(), self._merging.values()
+        return earliest(
+            self._propagate_at,
+            *[presence.lag.next_deadline() for presence in presences],
+            *[presence.forwarding.next_deadline() for presence in presences],
+            *[broker.next_deadline() for broker in merging],
+        )
 
     # -- dispatch ---------------------------------------------------------------------------------
 
@@ -413,7 +409,6 @@ class TreeRouter(Router):
 
 
 def conjunctions_in(frame: LinkFrame) -> int:
-    """Number of conjunctions in a frame."""
     if isinstance(frame, InterestChange):
         return sum(len(each.places) for each in (*frame.plus, *frame.minus))
     if isinstance(frame, InterestState):
