@@ -211,7 +211,7 @@ def _fate(
     if not is_at_least(known, wanted):
         return f"{told}: not sufficient, sent without matching"
     attributes = decode_event(datum.body).attributes
-    matches = any(c.conjunction.matches(attributes) for c in presence.interest.of(direction))
+    matches = any(c.conjunction.matches(attributes) for c in presence.interest.conjuncts(direction))
     return f"{told}: sufficient, {'a match' if matches else 'no match, silence'}"
 
 

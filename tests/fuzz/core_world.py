@@ -29,8 +29,8 @@ from anabranch.core.options import Options
 from anabranch.core.report import report
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
-    Confirm,
     EventDelivered,
+    EventsConfirmed,
     EventsRefused,
     ResumePoint,
     SubscriptionCut,
@@ -195,7 +195,7 @@ class HonestPublisher(_Honest):
 
     def hear(self, effect: object) -> None:
         """A confirmation; a final refusal would be a broken promise."""
-        if isinstance(effect, Confirm):
+        if isinstance(effect, EventsConfirmed):
             self.confirmed = max(self.confirmed, effect.sequence)
         elif isinstance(effect, EventsRefused):
             self.expect(not effect.final, f"refused for ever: {effect.reason}")

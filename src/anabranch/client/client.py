@@ -59,8 +59,8 @@ from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.config.tls import client_context
 from anabranch.core.session.effects import (
-    Confirm,
     EventDelivered,
+    EventsConfirmed,
     EventsRefused,
     LogQueryAnswered,
     PatternRequestAnswered,
@@ -443,7 +443,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         if isinstance(effect, EventDelivered):
             if uplink is self._connections.home:
                 self._subscriptions.deliver(effect)
-        elif isinstance(effect, Confirm):
+        elif isinstance(effect, EventsConfirmed):
             self._outbox.confirmed(effect)
             self._advertisements.settled()
             self._connections.settle_publisher()

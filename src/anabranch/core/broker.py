@@ -438,11 +438,11 @@ class Broker:
         return services.is_drained(departure) and not self._syncs and not self.is_working
 
     @property
-    def last_needed(self) -> int:
+    def last_needed_tick(self) -> int:
         """The last tick with an event of a departing broker, not counting batches in progress."""
         assert self._services is not None
         assert self.departure is not None
-        return self._services.last_needed(self.departure)
+        return self._services.last_needed_tick(self.departure)
 
     def _depart(self, now: float) -> None:
         services = self._services

@@ -158,7 +158,7 @@ class ClientServices:
     # -- life -------------------------------------------------------------------------------------
 
     def started(self, now: float, inquiry: RollbackInquiry) -> None:
-        self._submit(self.origin, self.origin.inquire(now, inquiry))
+        self._submit(self.origin, self.origin.start_inquiry(now, inquiry))
         self._submit(self.origin, self.origin.started(now))
         self._submit(self.edge, self.edge.started(now))
         self._submit(self.join_points, self.join_points.started(now))
@@ -169,13 +169,13 @@ class ClientServices:
         self._submit(self.edge, self.edge.depart(now))
         self._submit(self.join_points, self.join_points.depart(now))
 
-    def last_needed(self, departure: Departure) -> int:
+    def last_needed_tick(self, departure: Departure) -> int:
         """The last tick with an event of a departing broker, not counting batches in progress."""
         return max(departure.head, self.origin.newest_committed)
 
     def is_drained(self, departure: Departure) -> bool:
         """Whether no broker or client needs this departing broker; syncs are not considered."""
-        origin, head = self.origin, self.last_needed(departure)
+        origin, head = self.origin, self.last_needed_tick(departure)
         if origin.is_committing or self.join_points.records or self.edge.kept():
             return False
         # A lossy log deletes needed ticks, but reports them as withheld before an edge is done.

@@ -274,7 +274,7 @@ def _departure(broker: Broker) -> DepartureReport | None:
     departure, origin, edge = broker.departure, broker.origin, broker.edge
     if departure is None or origin is None or edge is None:
         return None
-    head = broker.last_needed
+    head = broker.last_needed_tick
     return DepartureReport(
         head=head,
         is_drained=broker.is_drained,

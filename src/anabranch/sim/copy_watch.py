@@ -111,7 +111,7 @@ class Repetitions:
         self._last[name] = frame
         if isinstance(stimulus, contract.FrameReceived) and isinstance(frame, Branches):
             edges = router.branches.edges(frame.tree)
-            holds = any(stimulus.peer in router.branches.on_tree(frame.tree, e) for e in edges)
+            holds = any(stimulus.peer in router.branches.hops_on_tree(frame.tree, e) for e in edges)
             self._hold(name, frame.tree, stimulus.peer, holds)
         elif isinstance(stimulus, contract.LinkDown):
             self._let_go(name, stimulus.peer)

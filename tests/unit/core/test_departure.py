@@ -105,7 +105,7 @@ def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_wai
     alone.tell(contract.Depart())
     assert alone.broker.departure == Departure(1, 0)
     alone.sync()
-    assert alone.broker.last_needed == 2
+    assert alone.broker.last_needed_tick == 2
     drained = []
     for _ in range(20):
         drained.append(alone.broker.is_drained)

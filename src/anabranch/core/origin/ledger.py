@@ -419,7 +419,7 @@ class Ledger:
 
     def delete_kept(self) -> list[PartRequest]:
         """Delete ticks that are kept although every edge is done with them."""
-        return self.delete_through(self.retention.all_done()) if self._options.keep_s else []
+        return self.delete_through(self.retention.done_by_all()) if self._options.keep_s else []
 
     def waive_held_back(self) -> list[PartRequest]:
         """Release ticks that subscriptions hold back beyond `held_back_bytes_max`."""

@@ -164,7 +164,7 @@ class Origin:
         """The vector that the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
 
-    def inquire(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
+    def start_inquiry(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
         """Append nothing until the neighbours have answered. Called before `started`."""
         self.inquiry = inquiry
         return self._apply_inquiry(inquiry.begin(now))
@@ -360,7 +360,7 @@ class Origin:
         return requests + commit.request_sync()
 
     def _released(self) -> int:
-        return self._ledger.retention.all_done()
+        return self._ledger.retention.done_by_all()
 
     def _release_later(self, now: float) -> None:
         if self._release_at is not None or self._released() < self._tail.oldest:

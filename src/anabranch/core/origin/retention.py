@@ -90,7 +90,7 @@ class Retention:
             self._done[edge] = tick
         return needing
 
-    def all_done(self) -> int:
+    def done_by_all(self) -> int:
         """The tick up to which every edge is done."""
         return min(self._done.values())
 

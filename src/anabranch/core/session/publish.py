@@ -32,7 +32,7 @@ from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
     BatchCommitted,
     ChunkStaged,
-    Confirm,
+    EventsConfirmed,
     EventsRefused,
     SendFrame,
     SessionEffects,
@@ -193,7 +193,7 @@ class SessionPublisher:
         self._sent = max(self._sent, self._confirmed)
         self._resend_factor = self._refused_factor = 1
         self._resend_at = None
-        return [Confirm(self._incarnation, self._confirmed), *self._send(now)]
+        return [EventsConfirmed(self._incarnation, self._confirmed), *self._send(now)]
 
     def refused(self, now: float, frame: PublishRefused) -> SessionEffects:
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):

@@ -263,7 +263,7 @@ class ClientSession:
     def publish(
         self, now: float, *events: Event, time_ns: int = 0
     ) -> tuple[list[EventId], SessionEffects]:
-        """Publish events in this order. `Confirm` follows, for one or several events at a time."""
+        """Publish events in this order. `EventsConfirmed` follows, for one or several at a time."""
         return self._publisher.publish(now, events, time_ns)
 
     def advertise(self, filters: Sequence[str]) -> SessionEffects:

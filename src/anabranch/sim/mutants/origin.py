@@ -48,7 +48,7 @@ MUTANTS: dict[str, Mutant] = {
         "the fastest edge decides what is forgotten",
         Edit(
             f"{_ORIGIN}._released",
-            "self._ledger.retention.all_done()",
+            "self._ledger.retention.done_by_all()",
             "max(self._ledger.retention._done.values())",
         ),
         seed=0,

@@ -130,7 +130,7 @@ class AdvertisementComparison:
                 lists.all_values.setdefault(bit, []).append(advertised)
                 lists.by_value.setdefault(single[1], {}).setdefault(bit, []).append(advertised)
 
-    def met(
+    def trees_met(
         self, conjunction: Conjunction, budget: ComparisonBudget, since: int = 0, known: int = 0
     ) -> int:
         """The trees that a conjunction meets. It is known to meet some, and was compared with all

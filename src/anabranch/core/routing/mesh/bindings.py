@@ -177,7 +177,7 @@ class RelevantInterest:
         met, waiting = meeting.met, meeting.uncompared
         return {key: c for key, c in self.roots.items() if met.get(key) or key in waiting}
 
-    def trees(self, origin: str) -> set[int]:
+    def trees_met(self, origin: str) -> set[int]:
         """The trees of an origin that are met and in use."""
         meeting = self._by_origin.get(origin)
         return set() if meeting is None else set(meeting.table.trees & meeting.counts.keys())
@@ -203,7 +203,7 @@ class RelevantInterest:
         """The refuted conjunctions have been withdrawn from an origin."""
         self._by_origin[origin].refuted.clear()
 
-    def interest(self, now: float, step: Propagation) -> None:
+    def interest_changed(self, now: float, step: Propagation) -> None:
         """Apply a change of the interest."""
         budget = ComparisonBudget(self._shared.options.comparisons_max)
         gone = [(c.text, c.place) for c in (*step.minus, *step.covered)]
@@ -219,7 +219,7 @@ class RelevantInterest:
             meeting.uncompared |= dict.fromkeys(keys, 0)
             self._defer(now, self._compare(origin, meeting, keys, budget))
 
-    def tables(
+    def tables_changed(
         self, now: float, tables: Mapping[str, AdvertisementTable], origins: Iterable[str]
     ) -> None:
         """Apply changed advertisements of some origins."""
@@ -262,7 +262,7 @@ class RelevantInterest:
                 return len(keys) - place
             since = meeting.uncompared.pop(key)
             known = meeting.met.get(key, 0) & comparison.trees if since else 0
-            met = comparison.met(self.roots[key].conjunction, budget, since, known)
+            met = comparison.trees_met(self.roots[key].conjunction, budget, since, known)
             if meeting.set(key, met):
                 self._changed[origin] = None
         return 0
@@ -431,7 +431,7 @@ class Bindings:
     def advertisements_changed(self, now: float, origins: Iterable[str]) -> None:
         """Handle changed advertisements of these origins."""
         others = [origin for origin in origins if origin != self._shared.name]
-        self.relevance.tables(now, self._advertisements.tables, others)
+        self.relevance.tables_changed(now, self._advertisements.tables, others)
         self.plan(now)
 
     def acknowledged(self, now: float, origin: str, known: Known) -> None:
@@ -496,7 +496,7 @@ class Bindings:
             step = self._clock.propagate(anyway=self._is_too_wide)
             self._is_too_wide = False
             if step is not None:
-                self.relevance.interest(now, step)
+                self.relevance.interest_changed(now, step)
         if is_time or (self._due is not None and self._due <= now):
             self._send_due(now, step)
         return step

@@ -59,7 +59,7 @@ class BranchTable:
 
     # -- queries ----------------------------------------------------------------------------------
 
-    def on_tree(self, tree: TreeId, edge: str) -> Hops:
+    def hops_on_tree(self, tree: TreeId, edge: str) -> Hops:
         """The neighbours that lead to an edge on a tree, with the distance from there."""
         edges = self._known.get(tree)
         return _NOBODY if edges is None else edges.get(edge, _NOBODY)
@@ -155,7 +155,7 @@ class BranchTable:
         """Announce changes to parents."""
         self._touched |= self._trees.take_changed()
         for tree in self._touched:
-            if self._trees.is_over(tree):
+            if self._trees.has_ended(tree):
                 self._forget(now, tree)
             else:
                 # This edge may join before the first wave arrives; there is no parent then.

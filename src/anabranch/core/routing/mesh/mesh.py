@@ -111,7 +111,7 @@ class MeshRouter(Router):
         if self._is_edge:
             self.clock = InterestClock(name, life, limits, options.covering)
             self.bindings = Bindings(shared, self.trees, self.advertisements, self.clock)
-            self.trees.begin(0)
+            self.trees.start_tree(0)
         #: Origin → the numbers of its trees that this edge has joined.
         self._joined: dict[str, set[int]] = {}
         #: The vector that this broker's origin has, or was asked to adopt.
@@ -249,7 +249,7 @@ class MeshRouter(Router):
         self._joined[origin] = numbers
         for number in sorted(numbers):
             tree = TreeId(origin, life, number)
-            if self._name not in self.branches.on_tree(tree, self._name):
+            if self._name not in self.branches.hops_on_tree(tree, self._name):
                 self.branches.join(tree)
         for number in sorted(before - numbers):
             self.branches.leave(TreeId(origin, life, number))
@@ -368,7 +368,7 @@ class MeshRouter(Router):
             self.bindings.paths_changed(now, reached)
             relevance = self.bindings.relevance
             for origin in relevance.take_changed():
-                self._join(origin, {0} | relevance.trees(origin))
+                self._join(origin, {0} | relevance.trees_met(origin))
         self.branches.announce(now)
         return self._shared.take_outcomes()
 

@@ -174,7 +174,7 @@ class Trees:
         found = self._trees.get(tree)
         return 0 if found is None else found.wave
 
-    def is_over(self, tree: TreeId) -> bool:
+    def has_ended(self, tree: TreeId) -> bool:
         """Whether a tree has been dropped (rules 6 and 7)."""
         return tree.life < self.lives.get(tree.origin, 0) or not self._is_named(tree)
 
@@ -195,7 +195,7 @@ class Trees:
 
     # -- lifecycle --------------------------------------------------------------------------------
 
-    def begin(self, number: int) -> None:
+    def start_tree(self, number: int) -> None:
         """Start a tree with this broker as its root."""
         name = TreeId(self._shared.name, self._life, number)
         if name not in self._trees:
@@ -222,7 +222,7 @@ class Trees:
     def _expect(self, now: float, name: TreeId) -> None:
         """Start an unknown tree that is named, or wait for its first wave."""
         if name.origin == self._shared.name:
-            self.begin(name.number)
+            self.start_tree(name.number)
             return
         # With distance 0, only a later wave is nearer.
         self._trees[name] = TreePosition(self._ended.pop(name, 0), 0, None)

@@ -223,7 +223,7 @@ class MergingBroker:
     def _conjunctions(self) -> list[Conjunction]:
         """The conjunctions of all real neighbours, without duplicates."""
         presence = self._presence
-        wanted = [presence.interest.of(d) for d in presence.view.client_directions]
+        wanted = [presence.interest.conjuncts(d) for d in presence.view.client_directions]
         return list(
             dict.fromkeys(conjunct.conjunction for conjuncts in wanted for conjunct in conjuncts)
         )

@@ -120,7 +120,7 @@ class Interest:
             return [_NOBODY] * len(bodies)
         return self._index.destinations_of(bodies, self._limits)
 
-    def of(self, direction: str) -> list[Conjunct]:
+    def conjuncts(self, direction: str) -> list[Conjunct]:
         subscribers = self._subscribers.values()
         return [each[direction].conjunct for each in subscribers if direction in each]
 

@@ -145,7 +145,7 @@ class TreeRouter(Router):
             PresenceView(
                 site,
                 {
-                    direction: [each.conjunction for each in presence.interest.of(direction)]
+                    direction: [each.conjunction for each in presence.interest.conjuncts(direction)]
                     for direction in presence.view.directions
                 },
                 dict(presence.versions),

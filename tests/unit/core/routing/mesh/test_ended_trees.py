@@ -83,7 +83,7 @@ def test_a_tree_that_begins_again_has_later_waves_and_all_its_branches() -> None
     mesh.advertise("a", "price > 15")
     mesh.run()
     assert {router.trees.positions()[tree][0] for router in mesh.routers.values()} == {before + 1}
-    assert mesh.routers["a"].branches.on_tree(tree, "c")
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c")
 
 
 def test_a_wave_that_comes_after_the_end_of_its_tree_is_not_taken() -> None:
@@ -134,7 +134,7 @@ def test_a_wave_that_came_before_the_advertisement_is_asked_for() -> None:
     assert mesh.routers["b"].trees.parent(tree) is None
     mesh.run(1.0)
     assert mesh.parents(tree) == {"a": None, "b": "a", "c": "b"}
-    assert mesh.routers["a"].branches.on_tree(tree, "c") == {"b": 1}
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c") == {"b": 1}
 
 
 def test_who_missed_the_end_and_the_new_beginning_tells_its_parent_everything_again() -> None:
@@ -152,8 +152,8 @@ def test_who_missed_the_end_and_the_new_beginning_tells_its_parent_everything_ag
     mesh.advertise("a", "price > 15")
     mesh.run(2.0)
     assert mesh.parents(tree) == {"a": None, "b": "a", "c": "b"}
-    assert mesh.routers["b"].branches.on_tree(tree, "c") == {"c": 0}
-    assert mesh.routers["a"].branches.on_tree(tree, "c") == {"b": 1}
+    assert mesh.routers["b"].branches.hops_on_tree(tree, "c") == {"c": 0}
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c") == {"b": 1}
 
 
 def test_a_new_life_of_a_root_begins_all_its_trees_anew() -> None:
@@ -210,4 +210,6 @@ def test_trees_that_come_and_go_while_links_break_leave_nothing_and_never_loop(s
             assert mesh.root("a", number) in mesh.routers[name].branches.joined()
     for name in "cde":
         for tree in mesh.routers[name].branches.joined():
-            assert tree.origin == name or mesh.routers[tree.origin].branches.on_tree(tree, name)
+            assert tree.origin == name or mesh.routers[tree.origin].branches.hops_on_tree(
+                tree, name
+            )

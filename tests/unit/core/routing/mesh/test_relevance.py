@@ -187,12 +187,12 @@ def test_a_comparison_finds_the_trees_that_trying_all_finds(seed: int) -> None:
     comparison = AdvertisementComparison(promises)
     for conjunction in conjunctions(*(draw_text(rng) for _ in range(8))):
         budget = ComparisonBudget(1_000)
-        every = comparison.met(conjunction, budget)
+        every = comparison.trees_met(conjunction, budget)
         assert every == naive(conjunction, promises)
         assert 1_000 - budget.left <= 1 + RESIDUE_COMPARISONS * len(promises)
         since = rng.randrange(12)
         known = naive(conjunction, [p for p in promises if p.number < since])
-        assert comparison.met(conjunction, ComparisonBudget(1_000), since, known) == every
+        assert comparison.trees_met(conjunction, ComparisonBudget(1_000), since, known) == every
 
 
 def test_one_conjunction_that_needs_too_many_comparisons_meets_every_tree(
@@ -205,9 +205,9 @@ def test_one_conjunction_that_needs_too_many_comparisons_meets_every_tree(
     ]
     comparison = AdvertisementComparison(promises)
     (wanted,) = conjunctions(f"b > {OVERRUN_MAX}")
-    assert comparison.met(wanted, ComparisonBudget(0)) == comparison.trees == 0b111
+    assert comparison.trees_met(wanted, ComparisonBudget(0)) == comparison.trees == 0b111
     assert tries.taken() <= OVERRUN_MAX // RESIDUE_COMPARISONS
-    assert comparison.met(wanted, ComparisonBudget(10 * OVERRUN_MAX)) == 0
+    assert comparison.trees_met(wanted, ComparisonBudget(10 * OVERRUN_MAX)) == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
