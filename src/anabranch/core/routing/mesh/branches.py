@@ -65,7 +65,7 @@ class BranchTable:
         return _NOBODY if edges is None else edges.get(edge, _NOBODY)
 
     def of_tree(self, tree: TreeId) -> Mapping[str, Hops]:
-        """`on_tree` for all edges of a tree."""
+        """`hops_on_tree` for all edges of a tree."""
         return self._known.get(tree, _NO_EDGES)
 
     def next_hops(self, edge: str) -> Hops:
