@@ -31,17 +31,23 @@ Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from anabranch.core.routing.contract import WorkDone, finished
+from anabranch.core.routing.contract import (
+    InterestVersions,
+    Outcome,
+    VectorAdvance,
+    WorkDone,
+    finished,
+)
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import ITEMS_MAX, Conjuncts
 from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
 
 EVERYTHING = Conjuncts("TRUE", (0,))
 #: Upper bounds of encoded sizes in a frame.
@@ -243,8 +249,23 @@ class InterestClock:
         self._fresh[subscription] = None
         self.unpropagated += len(ids)
 
-    def version_of(self, subscription: str) -> Version:
-        return self._subscriptions[subscription].version
+    def change(
+        self,
+        added: Mapping[str, Filter],
+        removed: Iterable[str],
+        unpropagated_max: int,
+        propagate: Callable[[], Iterator[Outcome]],
+    ) -> Iterator[Outcome]:
+        """Add and remove subscriptions; `propagate` whenever too many conjunctions have changed."""
+        for name, filter in added.items():
+            yield from self.add_in_slices(name, filter)
+            yield InterestVersions({name: self._subscriptions[name].version})
+            if self.unpropagated >= unpropagated_max:
+                yield from propagate()
+        for name in removed:
+            self.remove(name)
+            if self.unpropagated >= unpropagated_max:
+                yield from propagate()
 
     def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
         """Add a conjunction to the DAG; returns its start (rules 1 and 5)."""
@@ -316,6 +337,24 @@ class InterestClock:
                 (minus if conjunct is None else covered).append(gone)
         self._touched.clear()
         return plus, minus, covered
+
+
+class OriginVector:
+    """The vector that this broker's origin has, or was asked to adopt; it never decreases."""
+
+    def __init__(self) -> None:
+        self._vector: dict[str, Version] = {}
+
+    def marked(self, vector: Mapping[str, Version]) -> None:
+        """The origin has a mark with this vector."""
+        raise_to(self._vector, vector)
+
+    def advance(self, vector: Mapping[str, Version]) -> list[VectorAdvance]:
+        """The request to adopt these versions too, if the origin lacks one."""
+        if is_at_least(self._vector, vector):
+            return []
+        raise_to(self._vector, vector)
+        return [VectorAdvance(dict(self._vector))]
 
 
 STEPS_MAX = 256

@@ -38,13 +38,11 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     CarriedMessage,
     Emission,
-    InterestVersions,
     MeshReport,
     Outcome,
     Router,
-    VectorAdvance,
 )
-from anabranch.core.routing.interest_clock import InterestClock
+from anabranch.core.routing.interest_clock import InterestClock, OriginVector
 from anabranch.core.routing.mesh.advertisements import Advertisements
 from anabranch.core.routing.mesh.bindings import Bindings, conjuncts_for, forward_bindings
 from anabranch.core.routing.mesh.branches import BranchTable
@@ -70,7 +68,7 @@ from anabranch.model.mesh_frames import (
 )
 from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
+from anabranch.model.version import NOTHING, Version
 
 _HOPS_MAX = 255
 
@@ -114,8 +112,7 @@ class MeshRouter(Router):
             self.trees.start_tree(0)
         #: Origin → the numbers of its trees that this edge has joined.
         self._joined: dict[str, set[int]] = {}
-        #: The vector that this broker's origin has, or was asked to adopt.
-        self._vector: dict[str, Version] = {}
+        self._origin_vector = OriginVector()
 
     @property
     def counters(self) -> MeshCounters:
@@ -213,18 +210,13 @@ class MeshRouter(Router):
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
         assert self.bindings is not None
-        gathered_max = self._shared.options.interest_conjunctions_max
-        for name, filter in added.items():
-            yield from clock.add_in_slices(name, filter)
-            yield InterestVersions({name: clock.version_of(name)})
-            if clock.unpropagated >= gathered_max:
-                self._bind_now(now)
-                yield from self._finish(now)
-        for name in removed:
-            clock.remove(name)
-            if clock.unpropagated >= gathered_max:
-                self._bind_now(now)
-                yield from self._finish(now)
+
+        def bound() -> Iterator[Outcome]:
+            self._bind_now(now)
+            yield from self._finish(now)
+
+        conjunctions_max = self._shared.options.interest_conjunctions_max
+        yield from clock.change(added, removed, conjunctions_max, bound)
         self.bindings.plan(now)
         if self._shared.options.interest_after_s <= 0:
             self._bind(now)
@@ -270,7 +262,7 @@ class MeshRouter(Router):
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        raise_to(self._vector, vector)
+        self._origin_vector.marked(vector)
         self.origin_interest.marked(mark, vector)
         return self._finish(now)
 
@@ -404,9 +396,7 @@ class MeshRouter(Router):
         vector = self.origin_interest.versions()
         if self.clock is not None and self.clock.propagated != NOTHING:
             vector[self._name] = self.clock.propagated
-        if not is_at_least(self._vector, vector):
-            raise_to(self._vector, vector)
-            self._shared.emit(VectorAdvance(dict(self._vector)))
+        self._shared.emit(*self._origin_vector.advance(vector))
 
     def _carried(self, now: float, peer: str, frame: Carry) -> None:
         for name in (frame.source, frame.target):

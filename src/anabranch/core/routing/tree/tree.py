@@ -27,14 +27,12 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
-    InterestVersions,
     Outcome,
     Router,
-    VectorAdvance,
     WorkDone,
     knowledge_of,
 )
-from anabranch.core.routing.interest_clock import InterestClock
+from anabranch.core.routing.interest_clock import InterestClock, OriginVector
 from anabranch.core.routing.overlay import Overlay, check_knowledge, check_tick, check_upstream
 from anabranch.core.routing.tree.coarsening import MergingBroker
 from anabranch.core.routing.tree.presence import InterestRepetition, Presence
@@ -55,7 +53,7 @@ from anabranch.model.frames import (
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
+from anabranch.model.version import NOTHING, Version
 
 #: Minimum cost of learning a conjunction.
 _LEARN_WORK = 60
@@ -105,8 +103,7 @@ class TreeRouter(Router):
         #: When to propagate changes of this edge's interest; None if there are none.
         self._propagate_at: float | None = None
         self._has_propagated = False
-        #: The vector that this broker's origin has, or was asked to adopt.
-        self._vector: dict[str, Version] = {}
+        self._origin_vector = OriginVector()
         #: Vectors requested and not yet received, as (stream, mark).
         self._requested_vectors: dict[tuple[str, int], None] = {}
 
@@ -216,18 +213,12 @@ class TreeRouter(Router):
     ) -> Iterator[Outcome]:
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
-        gathered_max = self._options.interest_conjunctions_max
-        for name, filter in added.items():
-            yield from clock.add_in_slices(name, filter)
-            yield InterestVersions({name: clock.version_of(name)})
-            if clock.unpropagated >= gathered_max:
-                self._propagate(now)
-                yield from self._finishing(now)
-        for name in removed:
-            clock.remove(name)
-            if clock.unpropagated >= gathered_max:
-                self._propagate(now)
-                yield from self._finishing(now)
+
+        def propagated() -> Iterator[Outcome]:
+            self._propagate(now)
+            yield from self._finishing(now)
+
+        yield from clock.change(added, removed, self._options.interest_conjunctions_max, propagated)
         self._plan_propagation(now)
         if self._options.interest_after_s <= 0:
             self._propagate(now)
@@ -258,7 +249,7 @@ class TreeRouter(Router):
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        raise_to(self._vector, vector)
+        self._origin_vector.marked(vector)
         self._learn_mark(now, self._name, mark, dict(vector))
         return self._finish(now)
 
@@ -333,9 +324,8 @@ class TreeRouter(Router):
         vector = {edge: v for edge, v in known.items() if edge in self._overlay.edges}
         if self.clock.propagated != NOTHING:
             vector[self._name] = self.clock.propagated
-        if not is_at_least(self._vector, vector):
-            raise_to(self._vector, vector)
-            self._shared.emit(VectorAdvance(dict(self._vector)))
+        for advance in self._origin_vector.advance(vector):
+            self._shared.emit(advance)
 
     # -- ticks ------------------------------------------------------------------------------------
 
