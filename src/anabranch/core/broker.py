@@ -139,8 +139,8 @@ class Broker:
         )
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.router.set_statistics(config.statistics)
-        is_edge, scout = self.is_edge, self.router.placement_facts
-        self._services = ClientServices(*parts, self._submit, self.life, scout) if is_edge else None
+        is_edge, facts = self.is_edge, self.router.placement_facts
+        self._services = ClientServices(*parts, self._submit, self.life, facts) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
         self._departed = stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours received before the life was on disk.

@@ -131,7 +131,7 @@ class ClientServices:
         now: float,
         submit: Submit,
         life: int,
-        scout: PlacementFacts | None,
+        placement_facts: PlacementFacts | None,
     ) -> None:
         #: Memory of the clients' subscriptions, advertisements and patterns.
         self.memory = memory = FilterMemory(limits)
@@ -149,7 +149,7 @@ class ClientServices:
             edge.wants,
             network,
             life,
-            scout,
+            placement_facts,
         )
         self.join_points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.join_points)
