@@ -31,8 +31,7 @@ State: durable subscriptions and cursors are in the catalog, everything else is 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from anabranch.core import departure
-from anabranch.core.contract import Recovered
+from anabranch.core.contract import DEPARTURE_REASON, Recovered
 from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import LiveDelivery, Wanted
@@ -165,7 +164,7 @@ class Edge:
         self._state.begin()
         self._is_departing = True
         for session in [each for each in self._state.sessions.values() if each.number >= 0]:
-            self._client_sessions.cut(now, session, departure.REASON)
+            self._client_sessions.cut(now, session, DEPARTURE_REASON)
         return self._state.result()
 
     def kept(self) -> list[str]:
@@ -297,7 +296,7 @@ class Edge:
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
         elif isinstance(frame, Subscribe) and self._is_departing and session >= 0:
-            self._client_sessions.cut(now, known, departure.REASON)
+            self._client_sessions.cut(now, known, DEPARTURE_REASON)
         elif isinstance(frame, Subscribe):
             self._subscribe_requests.subscribe(now, known, frame)
             return _with_work(state.result())

@@ -35,7 +35,7 @@ from anabranch.core.origin.log_tail import (
     LogTail,
     add_hole,
     decode_record,
-    emits_of,
+    emissions_of,
     entry_of,
     fitting,
     size_of,
@@ -97,7 +97,7 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     work_max: int
 
 
-def understood(
+def validated_replay(
     edge: str, replay: Replay, distance: int, options: Options, limits: Limits
 ) -> ReplayRequest:
     """Validate a replay and apply this broker's limits; `RemoteError` if it is invalid."""
@@ -199,8 +199,7 @@ class RecentResends:
                 wanted.remove(first, last)
         return wanted
 
-    def resent(self, now: float, edge: str, ticks: RangeSet) -> None:
-        """Record that these ticks were resent to this edge."""
+    def record_resend(self, now: float, edge: str, ticks: RangeSet) -> None:
         if ticks:
             recent = self._recent.setdefault(edge, deque())
             recent.append((now + self._quiet_s, ticks))
@@ -244,7 +243,6 @@ class Replays:
 
     @property
     def reads(self) -> int:
-        """Log reads in progress."""
         return len(self._reads)
 
     # -- nacks ----------------------------------------------------------------------------------
@@ -287,7 +285,7 @@ class Replays:
                 requests += found
                 ticks_left -= last - first + 1
             resent.add(first, last)
-        self._resends.resent(now, edge, resent)
+        self._resends.record_resend(now, edge, resent)
         return requests
 
     def _split_by_location(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
@@ -308,7 +306,7 @@ class Replays:
         self, edge: str, first: int, entries: Sequence[Entry], time_ns: int
     ) -> list[Emission]:
         head = self._tail.synced
-        return emits_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
+        return emissions_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
 
     # -- replays --------------------------------------------------------------------------------
 
@@ -330,7 +328,7 @@ class Replays:
     def _from_time(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         """Continue from the first tick of a time, if it still exists."""
         tail = self._tail
-        if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
+        if first <= tail.oldest and wanted.time_ns <= tail.deleted_ns:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
         return self._from_tick(wanted, first)
 
