@@ -44,7 +44,7 @@ from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_requests import PatternRenewal, PatternRequests, RenewedPattern
 from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
 from anabranch.client.subscriptions import Subscriptions
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError, RemoteError
@@ -417,7 +417,7 @@ class Patterns:
 
     # -- called by the client ---------------------------------------------------------------------
 
-    def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
+    def answered(self, uplink: BrokerConnection, effect: PatternRequestAnswered) -> None:
         """Complete the request that a broker has answered."""
         self._requests.answered(uplink, effect)
 

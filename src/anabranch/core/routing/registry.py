@@ -14,13 +14,13 @@ from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
-__all__ = ["ROUTINGS", "RouterMaker", "Routing", "RoutingName"]
+__all__ = ["ROUTINGS", "RouterMaker", "RoutingName"]
 
 #: Creates a broker's router from its name, the network, options, limits and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 
 
-class Routing(NamedTuple):
+class RegisteredRouting(NamedTuple):
     """One routing that a network may select."""
 
     make: RouterMaker
@@ -28,8 +28,8 @@ class Routing(NamedTuple):
     needs_tree: bool
 
 
-ROUTINGS: dict[RoutingName, Routing] = {
-    "flood": Routing(FloodRouter, needs_tree=True),
-    "tree": Routing(TreeRouter, needs_tree=True),
-    "mesh": Routing(MeshRouter, needs_tree=False),
+ROUTINGS: dict[RoutingName, RegisteredRouting] = {
+    "flood": RegisteredRouting(FloodRouter, needs_tree=True),
+    "tree": RegisteredRouting(TreeRouter, needs_tree=True),
+    "mesh": RegisteredRouting(MeshRouter, needs_tree=False),
 }
