@@ -32,7 +32,7 @@ from anabranch.client.errors import ConnectError
 from anabranch.client.options import Address, ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
 from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import Alive, AnyClientFrame, Publish
+from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.limits import Limits
 from anabranch.wire.codec import decode_client, encode_client
@@ -144,17 +144,10 @@ async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> C
     except TimeoutError:
         call.give_up("too slow")
         raise ConnectError(f"{address}: {_silence(call)} within {within_s:g} s") from None
-    except ssl.SSLCertVerificationError as error:
-        raise ConnectError(
-            f"{address}: its certificate is not accepted: {error.verify_message};"
-            " is the CA that of this network?"
-        ) from error
-    except ssl.SSLError as error:
-        raise ConnectError(f"{address}: {_tls_failure(error)}") from error
+    except ConnectError:
+        raise
     except OSError as error:
-        if isinstance(error, ConnectError):
-            raise
-        raise ConnectError(f"{address}: {_failure(error, tls)}") from error
+        raise ConnectError(f"{address}: {connection_failure(error, tls)}") from error
     except asyncio.CancelledError:
         call.give_up("no longer needed")
         raise
@@ -168,7 +161,19 @@ def _silence(call: ConnectAttempt) -> str:
     return "connected, but received no greeting; is that a broker's client port?"
 
 
-def _failure(error: OSError, tls: Tls) -> str:
+def connection_failure(error: OSError, tls: Tls) -> str:
+    """Describe why a connection could not be opened with `tls`, or (None) why it ended."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted: {error.verify_message};"
+            " is the CA that of this network?"
+        )
+    if isinstance(error, ssl.SSLError):
+        if error.reason in _NO_TLS:
+            return "the server does not use TLS; is that the client port, with TLS?"
+        return f"TLS failed: {error.reason or error}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     if isinstance(error, ConnectionResetError) and isinstance(tls, ssl.SSLContext):
         return (
             "it closed the connection during the TLS handshake; is that the client port, with TLS?"
@@ -177,12 +182,6 @@ def _failure(error: OSError, tls: Tls) -> str:
     is_system_error = error.errno is not None and error.errno > 0
     reason = os.strerror(error.errno or 0) if is_system_error else error.strerror or str(error)
     return reason.lower() or "it closed the connection"
-
-
-def _tls_failure(error: ssl.SSLError) -> str:
-    if error.reason in _NO_TLS:
-        return "the server does not use TLS; is that the client port, with TLS?"
-    return f"TLS failed: {error.reason or error}"
 
 
 async def _open(call: ConnectAttempt, tls: Tls) -> None:
@@ -246,8 +245,7 @@ class BrokerConnection:
     of connections to it. It sends the frames that the session emits, and passes all other effects
     to its listener. Rules:
 
-    1. Frames leave in the order in which the session emitted them. Events published in one turn of
-       the event loop are coalesced into few frames.
+    1. Frames leave in the order in which the session emitted them.
     2. Frames without a connection are dropped; the session resends what matters.
     3. A frame that violates the protocol closes the connection and never affects the application.
     4. A broker that is silent for `heartbeat_s` gets a heartbeat (`Alive`), repeatedly. After
@@ -269,7 +267,6 @@ class BrokerConnection:
         self.session = session
         self._listener = listener
         self._options = options
-        self._session_options = options.for_session(call.frame_bytes_max)
         self._limits = Limits()
         self._loop = asyncio.get_running_loop()
         #: Whether the session can no longer publish; a new one takes its place.
@@ -279,9 +276,6 @@ class BrokerConnection:
         self._left = asyncio.Event()
         self._left.set()
         self._connected_at = 0.0
-        #: Events that are sent at the end of this turn.
-        self._bodies: list[bytes] = []
-        self._bodies_bytes = 0
         self._alarm: asyncio.TimerHandle | None = None
         #: When to check for silence next,
         self._check_at = 0.0
@@ -326,10 +320,8 @@ class BrokerConnection:
         """Close the connection after sending pending frames, without notifying the listener."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._send_bodies(connection)
             self._left.clear()
             connection.hang_up(reason)
-        self._bodies = []
         self._stop_alarm()
 
     async def wait_until_left(self) -> None:
@@ -366,7 +358,6 @@ class BrokerConnection:
             self._left.set()
         elif connection is self._connection:
             self._connection = None
-            self._bodies = []
             self._stop_alarm()
             self._listener.lost(self, reason)
 
@@ -389,41 +380,15 @@ class BrokerConnection:
             raise failure
 
     def _send(self, frame: AnyClientFrame) -> None:
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return
-        if isinstance(frame, Publish):
-            self._gather(connection, frame.bodies)
-            return
-        self._send_bodies(connection)
-        connection.send(encode_client(frame, self._limits))
+        self._connection.send(encode_client(frame, self._limits))
         self._wake_within(self._loop.time(), _GRANULARITY_S)
 
-    def _gather(self, connection: Connection, bodies: list[bytes]) -> None:
-        """Coalesce events until the end of this turn, or until a frame is full."""
-        options = self._session_options
-        size = sum(map(len, bodies))
-        if self._bodies and (
-            len(self._bodies) + len(bodies) > options.frame_events_max
-            or self._bodies_bytes + size > options.frame_bytes_max
-        ):
-            self._send_bodies(connection)
-        if not self._bodies:
-            self._loop.call_soon(self._end_of_turn)
-        self._bodies += bodies
-        self._bodies_bytes += size
-
-    def _end_of_turn(self) -> None:
+    def flush(self) -> None:
+        """Write the frames of this turn now."""
         if self._connection is not None:
-            self._send_bodies(self._connection)
-            # Now, instead of coalescing with the frames of the next turn.
             self._connection.flush()
-
-    def _send_bodies(self, connection: Connection) -> None:
-        if self._bodies:
-            frame = Publish(self._bodies)
-            self._bodies, self._bodies_bytes = [], 0
-            connection.send(encode_client(frame, self._limits))
 
     # -- time -----------------------------------------------------------------------------------
 

@@ -428,7 +428,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         assert self._connections.origin is not None
         self._advertisements.tell()
         self._outbox.move_to(self._connections.origin)
-        self._outbox.pump()
+        self._outbox.send()
 
     def connected(self, uplink: BrokerConnection, effects: SessionEffects) -> None:
         """Resume on a new connection."""
@@ -447,7 +447,7 @@ class Client(BatchWriter, LogReader, PatternUser):
             self._outbox.confirmed(effect)
             self._advertisements.settled()
             self._connections.settle_publisher()
-            self._outbox.pump()
+            self._outbox.send()
         elif isinstance(effect, EventsRefused):
             is_spent = self._outbox.refused(effect)
             self._advertisements.settled()

@@ -24,6 +24,7 @@ from anabranch.model.errors import LocalError
 PATTERN_LASTS = 6
 #: The maximum overhead of MessagePack per byte string.
 _ITEM_BYTES = 5
+_UNBOUNDED = 1 << 62
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,8 +102,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
         return SessionOptions(
             frame_bytes_max=min(defaults.frame_bytes_max, usable_bytes),
-            unconfirmed_max=self.unconfirmed_max,
-            unconfirmed_bytes_max=self.unconfirmed_bytes_max,
+            # The outbox bounds queued and unconfirmed events together.
+            unconfirmed_max=_UNBOUNDED,
+            unconfirmed_bytes_max=_UNBOUNDED,
             in_flight_max=self.in_flight_max,
             resend_after_s=self.resend_after_s,
             ack_after_s=self.ack_after_s,

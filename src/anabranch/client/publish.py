@@ -57,6 +57,8 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 
 Promise = asyncio.Future[EventId]
+#: An event, its promise and its approximate size; once sent, its sequence too.
+Queued = tuple[Event, Promise, int]
 Sent = tuple[int, Promise, int, Event]
 
 #: The number of events passed to a session at a time.
@@ -82,7 +84,7 @@ class Outbox:
         self._next_incarnation = next_incarnation
         self._trace = trace
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[Event, Promise, int]] = deque()
+        self._queue: deque[Queued] = deque()
         #: (sequence, promise, bytes, event) of the events in the session, ascending.
         self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
@@ -92,8 +94,8 @@ class Outbox:
         self._is_open = False
         #: Incarnation → the broker at which it was opened; one entry for every move.
         self._brokers: dict[int, str] = {}
-        #: Whether the queue is scheduled to be passed to the session at the end of this turn.
-        self._is_pumping = False
+        #: Whether `send` is scheduled for the end of this turn: its events share frames.
+        self._is_send_scheduled = False
         #: When the incarnation began; −∞ once an event of it was confirmed or may have been resent.
         self._fresh_since = _LONG_AGO
         #: Broker → new incarnations must be higher than this.
@@ -141,16 +143,16 @@ class Outbox:
         self._queue.append((event, promise, size))
         self._bytes += size
         self._accepted += 1
-        if not self._is_pumping:
-            # The first event of a turn leaves at once; the others are coalesced.
-            self._is_pumping = True
-            self._loop.call_soon(self._pump_queued)
-            self.pump()
+        if not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            self._loop.call_soon(self._send_scheduled)
         return promise
 
-    def _pump_queued(self) -> None:
-        self._is_pumping = False
-        self.pump()
+    def _send_scheduled(self) -> None:
+        self._is_send_scheduled = False
+        self.send()
+        if self._origin is not None:
+            self._origin.flush()
 
     def _has_capacity(self, size: int) -> bool:
         options = self._options
@@ -206,21 +208,20 @@ class Outbox:
         """Resume on a new connection."""
         if uplink is self._origin:
             self._fresh_since = _LONG_AGO
-            self.pump()
+            self.send()
 
-    def pump(self) -> None:
-        """Pass queued events to the session, as many as it accepts."""
+    def send(self) -> None:
+        """Pass all queued events to the session, if it is connected (rule 3)."""
         origin = self._origin
         if origin is None or origin.is_spent or not origin.is_connected:
             return
-        chunk = _CHUNK_EVENTS
-        while self._queue and self._open(origin):
-            taken = self._submit(origin, min(chunk, len(self._queue)))
-            if taken:
-                continue
-            if chunk == 1:
-                return
-            chunk = 1
+        queue = self._queue
+        while queue and self._open(origin):
+            chunk = [queue.popleft() for _ in range(min(_CHUNK_EVENTS, len(queue)))]
+            if not self._submit(origin, chunk):
+                # Submit them one by one, so that an invalid event fails alone.
+                for queued in chunk:
+                    self._submit(origin, [queued])
 
     def _open(self, origin: BrokerConnection) -> bool:
         """Open an incarnation if necessary; return whether one is open."""
@@ -236,24 +237,24 @@ class Outbox:
             self._is_open = True
         return self._is_open
 
-    def _submit(self, origin: BrokerConnection, count: int) -> bool:
-        """Pass the next events to the session: all of them or, if it does not accept all, none."""
-        chosen = [self._queue[place] for place in range(count)]
+    def _submit(self, origin: BrokerConnection, chunk: list[Queued]) -> bool:
+        """Pass events to the session.
+
+        If one of several is invalid, passes none and returns false; a single invalid one fails.
+        """
+        events = [event for event, _, _ in chunk]
         try:
-            now, time_ns = self._loop.time(), time.time_ns()
-            events = [event for event, _, _ in chosen]
-            ids, effects = origin.session.publish(now, *events, time_ns=time_ns)
-        except LocalError as error:
-            if count > 1:
+            ids, effects = origin.session.publish(
+                self._loop.time(), *events, time_ns=time.time_ns()
+            )
+        except EventError as error:
+            if len(chunk) > 1:
                 return False
-            if isinstance(error, EventError) or not self._unconfirmed:
-                # The session is empty and the event still does not fit.
-                self._fail(*chosen[0][1:], error)
-                self._queue.popleft()
-                return True
-            return False
-        for event_id, (event, promise, size) in zip(ids, chosen, strict=True):
-            self._queue.popleft()
+            _, promise, size = chunk[0]
+            self._fail(promise, size, error)
+            self._wake()
+            return True
+        for event_id, (event, promise, size) in zip(ids, chunk, strict=True):
             self._unconfirmed.append((event_id.sequence, promise, size, event))
         if self._trace is not None:
             self._trace.published(events, ids, origin.broker)

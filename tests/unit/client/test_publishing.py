@@ -23,6 +23,8 @@ from anabranch.model.event import INT_MAX, EventId
 from tests.client_parts import Host, frames_of, network, run, until
 
 QUICK = ClientOptions(pause_last_s=0.05, resend_after_s=0.2, close_within_s=0.2)
+#: Resends nothing within a test, so a refusal is certain however slow the machine is.
+UNHURRIED = replace(QUICK, resend_after_s=60.0)
 
 
 def published(host: Host) -> list[object]:
@@ -184,11 +186,11 @@ def test_a_lower_incarnation_than_the_origin_knows_is_refused_and_mended() -> No
 
     async def story() -> None:
         async with network("a") as (a,):
-            async with await connect(a.address, name="p", options=QUICK) as ahead:
+            async with await connect(a.address, name="p", options=UNHURRIED) as ahead:
                 ahead._incarnation = an_hour_ahead = time.time_ns() + 3600 * 10**9
                 first = await ahead.publish({"n": 1})
                 assert first.incarnation > an_hour_ahead
-            async with await connect(a.address, name="p", options=QUICK) as client:
+            async with await connect(a.address, name="p", options=UNHURRIED) as client:
                 with pytest.raises(PublishRefusedError, match="is over"):
                     await client.publish({"n": 2})
                 again = await client.publish({"n": 2})
@@ -206,20 +208,20 @@ def test_a_name_that_was_used_up_at_a_broker_is_an_error_there_and_free_elsewher
             own, bounded = a.config, a.config.options
             a.config = replace(own, options=replace(bounded, incarnation_lead_s=1e10))
             await a.start()
-            lax = replace(QUICK, incarnation_lead_s=1e10)
+            lax = replace(UNHURRIED, incarnation_lead_s=1e10)
             async with await connect(a.address, name="p", options=lax) as last:
                 last._incarnation = INT_MAX - 1
                 assert (await last.publish({"n": 1})).incarnation == INT_MAX
             await a.kill()
             a.config = own
             await a.start()
-            async with await connect(a.address, name="p", options=QUICK) as client:
+            async with await connect(a.address, name="p", options=UNHURRIED) as client:
                 with pytest.raises(PublishRefusedError, match="take another name"):
                     await client.publish({"n": 2})
                 with pytest.raises(ClockError, match="take another name"):
                     await client.publish({"n": 3})
                 assert client.unconfirmed == 0
-            async with await connect(b.address, name="p", options=QUICK) as client:
+            async with await connect(b.address, name="p", options=UNHURRIED) as client:
                 await client.publish({"n": 4})
 
     run(story)
@@ -315,8 +317,8 @@ def test_an_event_larger_than_the_queue_goes_out_alone() -> None:
     async def story() -> None:
         options = ClientOptions(unconfirmed_bytes_max=1_000)
         async with network("a") as (a,), await connect(a.address, options=options) as client:
-            with pytest.raises(Exception, match="raise the limits"):
-                await client.publish({"n": 1}, payload=b"x" * 5_000)
+            await client.publish({"n": 1}, payload=b"x" * 5_000)
             await client.publish({"n": 2})
+            assert published(a) == [1, 2]
 
     run(story)
