@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from anabranch.client.client import Client, connect
     from anabranch.client.errors import (
+        AttributeTypeError,
         BatchRefusedError,
         BatchUnknownError,
         ClientError,
@@ -81,6 +82,7 @@ _LAZY = {
     "connect": "client.client",
     **dict.fromkeys(
         (
+            "AttributeTypeError",
             "BatchRefusedError",
             "BatchUnknownError",
             "ClientError",
@@ -111,6 +113,7 @@ _LAZY = {
 __all__ = [
     "DEFAULT_LIMITS",
     "AnabranchError",
+    "AttributeTypeError",
     "Batch",
     "BatchRefusedError",
     "BatchUnknownError",

@@ -20,7 +20,7 @@ import pytest
 
 from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import NetworkFile, load
-from anabranch.devnet.directory import running_file
+from anabranch.config.network_location import running_file
 from anabranch.devnet.observe import ask
 from anabranch.node.status import Status
 from tests.broker_parts import environment

@@ -322,7 +322,7 @@ class Batches:
 
     # -- answers --------------------------------------------------------------------------------
 
-    def hear(self, uplink: BrokerConnection, answer: StagingReply) -> None:
+    def answered(self, uplink: BrokerConnection, answer: StagingReply) -> None:
         """Complete the request that a broker has answered."""
         for call in self._calls:
             promise = call.promises.get(answer.request) if call.origin is uplink else None
@@ -368,8 +368,9 @@ class BatchWriter:
         Returns the number of events when all of them are durable at the broker. They are not part
         of the stream until `commit`. A retry needs a new token.
 
-        `at` names the broker that must be used, if that matters (rule 2 at the top of `batches`).
-        `timeout` is in seconds; the default is `batch_within_s`.
+        Events are staged at the broker that this client publishes to (`origin`), and must be
+        committed there. `at` names the broker that must be used, if that matters. `timeout` is in
+        seconds; the default is `batch_within_s`.
 
         Raises `BatchRefusedError` if the broker refuses, and `BatchUnknownError` if it does not
         answer in time.

@@ -52,8 +52,8 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 class ConnectAttempt:
     """An attempt to connect to a broker and complete the handshake.
 
-        call = await dial(address, greeting, tls, within_s)
-        call.hand_over(owner)
+        attempt = await dial(address, greeting, tls, within_s)
+        attempt.hand_over(owner)
 
     A successful attempt is a connection on which both sides have sent their greeting and nothing
     else. Its new owner receives all following frames. Rules:
@@ -136,27 +136,27 @@ class ConnectAttempt:
 
 async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> ConnectAttempt:
     """Connect to the broker at this address; raise `ConnectError` with the cause of a failure."""
-    call = ConnectAttempt(address, ours)
+    attempt = ConnectAttempt(address, ours)
     try:
         async with asyncio.timeout(within_s):
-            await _open(call, tls)
-            await call.greeted
+            await _open(attempt, tls)
+            await attempt.greeted
     except TimeoutError:
-        call.give_up("too slow")
-        raise ConnectError(f"{address}: {_silence(call)} within {within_s:g} s") from None
+        attempt.give_up("too slow")
+        raise ConnectError(f"{address}: {_silence(attempt)} within {within_s:g} s") from None
     except ConnectError:
         raise
     except OSError as error:
         raise ConnectError(f"{address}: {connection_failure(error, tls)}") from error
     except asyncio.CancelledError:
-        call.give_up("no longer needed")
+        attempt.give_up("no longer needed")
         raise
-    return call
+    return attempt
 
 
-def _silence(call: ConnectAttempt) -> str:
+def _silence(attempt: ConnectAttempt) -> str:
     """Describe how far an attempt got before it timed out."""
-    if call.connection is None:
+    if attempt.connection is None:
         return "no answer"
     return "connected, but received no greeting; is that a broker's client port?"
 
@@ -184,13 +184,13 @@ def connection_failure(error: OSError, tls: Tls) -> str:
     return reason.lower() or "it closed the connection"
 
 
-async def _open(call: ConnectAttempt, tls: Tls) -> None:
-    address = call.address
+async def _open(attempt: ConnectAttempt, tls: Tls) -> None:
+    address = attempt.address
     loop = asyncio.get_running_loop()
     # A bool is not a context; None and False both mean plaintext.
     context = tls if isinstance(tls, ssl.SSLContext) else None
     transport, _ = await loop.create_connection(
-        lambda: Connection(call), address.host, address.port, ssl=context
+        lambda: Connection(attempt), address.host, address.port, ssl=context
     )
     sock = transport.get_extra_info("socket")
     if sock is not None:
@@ -223,7 +223,7 @@ class SessionListener(Protocol):
     def connected(self, uplink: "BrokerConnection", effects: SessionEffects) -> None:
         """Handle a new connection; `effects` are still to be performed."""
 
-    def hear(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
+    def handle(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
         """Handle an effect for the application."""
 
     def progressed(self, uplink: "BrokerConnection", frame: AnyClientFrame) -> None:
@@ -257,13 +257,13 @@ class BrokerConnection:
 
     def __init__(
         self,
-        call: ConnectAttempt,
+        attempt: ConnectAttempt,
         session: ClientSession,
         listener: SessionListener,
         options: ClientOptions,
     ) -> None:
-        self.broker = call.theirs.name
-        self.address: Address = call.address
+        self.broker = attempt.theirs.name
+        self.address: Address = attempt.address
         self.session = session
         self._listener = listener
         self._options = options
@@ -304,12 +304,12 @@ class BrokerConnection:
         """The age of the current or last connection."""
         return self._loop.time() - self._connected_at
 
-    def attach(self, call: ConnectAttempt) -> None:
+    def attach(self, attempt: ConnectAttempt) -> None:
         """Use a new connection that has completed the handshake."""
         assert self._connection is None
-        self.address = call.address
-        self._limits = Limits(frame_bytes_max=call.frame_bytes_max)
-        self._connection = call.hand_over(self)
+        self.address = attempt.address
+        self._limits = Limits(frame_bytes_max=attempt.frame_bytes_max)
+        self._connection = attempt.hand_over(self)
         self._connected_at = now = self._loop.time()
         self._check_at = now + self._options.heartbeat_s
         self._has_received = True
@@ -373,7 +373,7 @@ class BrokerConnection:
                 self._send(effect.frame)
                 continue
             try:
-                self._listener.hear(self, effect)
+                self._listener.handle(self, effect)
             except RemoteError as error:
                 failure = error
         if failure is not None:
@@ -439,7 +439,7 @@ _LEAVE_S = 1.0
 class ConnectionListener(Protocol):
     """Is notified when the home or the origin changes."""
 
-    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
+    def home_changed(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """Handle a home, new or regained; it may not be connected yet."""
 
     def publisher_moved(self) -> None:
@@ -505,12 +505,12 @@ class BrokerConnections:
             name=self._name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        call = await dial(address, greeting, self._tls, self._options.dial_within_s)
-        if not call.is_open:
+        attempt = await dial(address, greeting, self._tls, self._options.dial_within_s)
+        if not attempt.is_open:
             raise ConnectError(f"{address}: the broker closed the connection after its greeting")
-        self._network = self._network or call.theirs.network
+        self._network = self._network or attempt.theirs.network
         self._problems.pop(address, None)
-        return call
+        return attempt
 
     def _look_for_home(self, pause: bool = False) -> None:
         if self._search is None and not self._is_closed:
@@ -525,12 +525,12 @@ class BrokerConnections:
                 address = self._addresses[self._next % len(self._addresses)]
                 self._next += 1
                 try:
-                    call = await self._dial(address)
+                    attempt = await self._dial(address)
                 except ConnectError as error:
                     self._note(address, str(error))
                 else:
                     self._search = None
-                    self._arrive(call)
+                    self._arrive(attempt)
                     return
             await self._pause()
 
@@ -544,39 +544,39 @@ class BrokerConnections:
         self._failures += 1
         await asyncio.sleep(pause_s)
 
-    def _arrive(self, call: ConnectAttempt) -> None:
+    def _arrive(self, attempt: ConnectAttempt) -> None:
         """Make the broker that answered the home."""
         assert self._move_listener is not None
-        broker = call.theirs.name
+        broker = attempt.theirs.name
         old, origin = self.home, self.origin
         existing = next(
             (uplink for uplink in (old, origin) if uplink and uplink.is_for(broker)), None
         )
-        new = existing or self._uplink(call)
+        new = existing or self._uplink(attempt)
         self.home = new
-        self._move_listener.arriving(old, new)
+        self._move_listener.home_changed(old, new)
         if self.origin is None:
             self.origin = new
             self._move_listener.publisher_moved()
         if existing is not None and existing.is_connected:
-            call.give_up("already connected")
+            attempt.give_up("already connected")
         else:
-            new.attach(call)
+            new.attach(attempt)
         self.settle_publisher()
         self._arrived.set()
         if old is not None and old is not new and old is not self.origin:
             old.hang_up("the client has moved to another broker")
 
-    def _uplink(self, call: ConnectAttempt) -> BrokerConnection:
+    def _uplink(self, attempt: ConnectAttempt) -> BrokerConnection:
         assert self._listener is not None
-        usable_bytes = call.frame_bytes_max - _FRAMING_BYTES_MAX
+        usable_bytes = attempt.frame_bytes_max - _FRAMING_BYTES_MAX
         limits = self._limits
         if limits.event_bytes_max > usable_bytes:
             # An event that does not fit into a frame is refused by `publish`.
             limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
-        options = self._options.for_session(call.frame_bytes_max)
+        options = self._options.for_session(attempt.frame_bytes_max)
         session = ClientSession(self._name, options=options, limits=limits)
-        return BrokerConnection(call, session, self._listener, self._options)
+        return BrokerConnection(attempt, session, self._listener, self._options)
 
     # -- losing brokers -------------------------------------------------------------------------
 
@@ -601,17 +601,17 @@ class BrokerConnections:
     async def _find_origin(self, origin: BrokerConnection) -> None:
         while self._is_wanted(origin):
             try:
-                call = await self._dial(origin.address)
+                attempt = await self._dial(origin.address)
             except ConnectError as error:
                 self._note(origin.address, str(error))
             else:
                 if not self._is_wanted(origin):
-                    call.give_up("no longer needed")
-                elif call.theirs.name == origin.broker:
-                    origin.attach(call)
+                    attempt.give_up("no longer needed")
+                elif attempt.theirs.name == origin.broker:
+                    origin.attach(attempt)
                     break
                 else:
-                    call.give_up(f"broker {origin.broker!r} was expected")
+                    attempt.give_up(f"broker {origin.broker!r} was expected")
             await self._pause()
         self._origin_search = None
 

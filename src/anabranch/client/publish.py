@@ -35,7 +35,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict, Unpack
 
 from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
@@ -363,77 +362,96 @@ def _size_of(event: Event) -> int:
     return size
 
 
+_DEFAULTS = {name: getattr(DEFAULT_CONTROL, name) for name in Control.__struct_fields__}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
 
 
-class PublishOptions(TypedDict, total=False):
-    """Options of `publish`. All are optional. They apply to attributes, not to a complete
-    `Event`.
-    """
-
-    #: Opaque bytes for the application, and their content type.
-    payload: bytes
-    content_type: str
-    #: When the event happened: a datetime with a time zone, or nanoseconds since 1970. Default:
-    #: now.
-    timestamp: datetime | int
-    #: `persistent` events are retained until every subscription has them, `transient` ones are sent
-    #: once.
-    persistence: Persistence
-    #: How long to deliver the event after its origin accepted it: a timedelta, or seconds.
-    time_limit: timedelta | float
-    #: The maximum number of hops between brokers.
-    hop_limit: int
-    #: The level of the unit that the event must not leave.
-    level_limit: int
-    #: 0 to 9; decides which stream a subscriber reads first.
-    priority: int
-    #: Names of the clients that receive the event if their filters match; default: all clients.
-    destinations: Iterable[str]
-    #: The id of the conversation or request that the event belongs to.
-    correlation_id: str
+#: The attribute that addresses a reply to its requester.
+REPLY_TO = "anabranch.reply_to"
 
 
 def compose(
-    attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[PublishOptions]
+    attributes: Event | Mapping[str, Value],
+    limits: Limits,
+    *,
+    payload: bytes = b"",
+    content_type: str = "",
+    timestamp: datetime | int = 0,
+    persistence: Persistence = "persistent",
+    time_limit: timedelta | float | None = None,
+    hop_limit: int | None = None,
+    level_limit: int | None = None,
+    priority: int = DEFAULT_CONTROL.priority,
+    destinations: Iterable[str] = (),
+    correlation_id: str = "",
 ) -> Event:
     """Build the event from the arguments of `publish`; raise `EventError` if it is invalid."""
-    if isinstance(attributes, Event):
-        if how:
-            raise EventError(
-                f"an Event takes no options; set {', '.join(sorted(how))} when creating it"
-            )
-        return attributes
-    if not how:
-        return Event(attributes, limits=limits)
-    return Event(
-        attributes,
-        payload=how.get("payload", b""),
-        content_type=how.get("content_type", ""),
-        timestamp_ns=_timestamp_ns(how.get("timestamp", 0)),
-        control=_control(how),
-        limits=limits,
-    )
-
-
-def _control(how: PublishOptions) -> Control:
-    destinations = how.get("destinations", ())
     if isinstance(destinations, str):
         raise EventError(
             f"destinations is a string; give a list of names, such as [{destinations!r}]"
         )
-    time_limit = how.get("time_limit")
     control = Control(
-        persistence=how.get("persistence", "persistent"),
+        persistence=persistence,
         time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
-        hop_limit=how.get("hop_limit"),
-        level_limit=how.get("level_limit"),
-        priority=how.get("priority", DEFAULT_CONTROL.priority),
-        correlation_id=how.get("correlation_id", ""),
+        hop_limit=hop_limit,
+        level_limit=level_limit,
+        priority=priority,
+        correlation_id=correlation_id,
         destinations=tuple(destinations),
     )
-    return DEFAULT_CONTROL if control == DEFAULT_CONTROL else control
+    if control == DEFAULT_CONTROL:
+        control = DEFAULT_CONTROL
+    if not isinstance(attributes, Event):
+        return Event(
+            attributes,
+            payload=payload,
+            content_type=content_type,
+            timestamp_ns=_timestamp_ns(timestamp),
+            control=control,
+            limits=limits,
+        )
+    options = {"payload": payload, "content_type": content_type, "timestamp": timestamp}
+    given = [name for name, value in options.items() if value]
+    given += [
+        name for name in Control.__struct_fields__ if getattr(control, name) != _DEFAULTS[name]
+    ]
+    if given:
+        names = ", ".join(name.removesuffix("_ns") for name in given)
+        raise EventError(f"a complete Event takes no options; set {names} when creating it")
+    return attributes
+
+
+def compose_reply(
+    request: Event,
+    attributes: Mapping[str, Value],
+    limits: Limits,
+    *,
+    payload: bytes = b"",
+    content_type: str = "",
+    timestamp: datetime | int = 0,
+    persistence: Persistence = "persistent",
+    time_limit: timedelta | float | None = None,
+    hop_limit: int | None = None,
+    level_limit: int | None = None,
+    priority: int = DEFAULT_CONTROL.priority,
+) -> Event:
+    """Build a reply to a request, for the publisher of the request only."""
+    requester = "" if request.id is None else request.id.publisher
+    return compose(
+        {**attributes, REPLY_TO: requester},
+        limits,
+        payload=payload,
+        content_type=content_type,
+        timestamp=timestamp,
+        persistence=persistence,
+        time_limit=time_limit,
+        hop_limit=hop_limit,
+        level_limit=level_limit,
+        priority=priority,
+        destinations=(requester,),
+        correlation_id=request.control.correlation_id,
+    )
 
 
 def _timestamp_ns(timestamp: datetime | int) -> int:
@@ -499,7 +517,7 @@ class ClientAdvertisements:
         #: Replaced, never modified: another thread may be reading it.
         self._all: tuple[Advertisement, ...] = ()
         #: The matcher for events, and the advertisements it was built from.
-        self._matcher = promised_by(())
+        self._matcher = advertisement_matcher(())
         self._matcher_source: tuple[Advertisement, ...] = ()
         self._announced: tuple[str, ...] = ()
         #: Whether there is a change that was not sent yet.
@@ -531,7 +549,7 @@ class ClientAdvertisements:
         self._send_changes()
         current = self._all
         if current is not self._matcher_source:
-            self._matcher = promised_by(advertisement.filter for advertisement in current)
+            self._matcher = advertisement_matcher(advertisement.filter for advertisement in current)
             self._matcher_source = current
         check_advertised(event, self._matcher)
 
@@ -581,15 +599,15 @@ def check_possible(filter: Filter) -> None:
         raise LocalError(f"no event can match {filter}, so there is nothing to advertise")
 
 
-def promised_by(filters: Iterable[Filter]) -> AnyOf:
+def advertisement_matcher(filters: Iterable[Filter]) -> AnyOf:
     """Build the matcher for advertisements, without compiling kernels (see `any_of`)."""
     return AnyOf(filters, engine="numpy")
 
 
-def check_advertised(event: Event, promised: AnyOf) -> None:
+def check_advertised(event: Event, matcher: AnyOf) -> None:
     """Raise `NotAdvertisedError` if there are advertisements and the event matches none."""
-    if promised.filters and not promised.matches(event):
+    if matcher.filters and not matcher.matches(event):
         raise NotAdvertisedError(
-            f"{event!r} does not match this client's advertisements, {promised}; change the"
+            f"{event!r} does not match this client's advertisements, {matcher}; change the"
             " event, or advertise a wider filter"
         )

@@ -170,6 +170,7 @@ class Trial:
         state = self.directory / f"{name}.state"
         return await connect(
             *addresses,
+            order="given",
             name=name,
             state=state,
             trace=self.trace_path(name),

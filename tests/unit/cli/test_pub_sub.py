@@ -18,6 +18,7 @@ from anabranch.cli.main import app
 from anabranch.cli.publish import Summary, _print, _Publishing
 from anabranch.cli.sources import Source
 from anabranch.model.client_frames import Publish
+from anabranch.model.event import Event
 from tests.client_parts import frames_of, run, until
 from tests.client_parts import network as brokers
 
@@ -245,7 +246,7 @@ def test_events_are_counted_by_the_broker_they_went_to() -> None:
         async with brokers("a", "b") as (a, b):
             source = Source(given={"n": 1}, repeats=100)
             way = Way(addresses=[a.address, b.address])
-            work = asyncio.create_task(_Publishing(source, {}, 500.0).run(way))
+            work = asyncio.create_task(_Publishing(source, Event, 500.0).run(way))
             await until(lambda: len(frames_of(a, Publish)) > 10)
             a.cut_clients()
             summary = await work

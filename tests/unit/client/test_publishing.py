@@ -124,7 +124,7 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, options=QUICK) as client,
+            await connect(a.address, b.address, order="given", options=QUICK) as client,
         ):
             # An origin that starts again asks those that have heard of its stream.
             await client.publish({"n": 0})
@@ -155,7 +155,7 @@ def test_what_was_never_sent_does_not_bind_the_publisher() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, options=QUICK) as client,
+            await connect(a.address, b.address, order="given", options=QUICK) as client,
         ):
             await client.publish({"n": 1})
             await a.kill()
@@ -187,7 +187,7 @@ def test_a_lower_incarnation_than_the_origin_knows_is_refused_and_mended() -> No
     async def story() -> None:
         async with network("a") as (a,):
             async with await connect(a.address, name="p", options=UNHURRIED) as ahead:
-                ahead._incarnation = an_hour_ahead = time.time_ns() + 3600 * 10**9
+                ahead._parts.incarnation = an_hour_ahead = time.time_ns() + 3600 * 10**9
                 first = await ahead.publish({"n": 1})
                 assert first.incarnation > an_hour_ahead
             async with await connect(a.address, name="p", options=UNHURRIED) as client:
@@ -210,7 +210,7 @@ def test_a_name_that_was_used_up_at_a_broker_is_an_error_there_and_free_elsewher
             await a.start()
             lax = replace(UNHURRIED, incarnation_lead_s=1e10)
             async with await connect(a.address, name="p", options=lax) as last:
-                last._incarnation = INT_MAX - 1
+                last._parts.incarnation = INT_MAX - 1
                 assert (await last.publish({"n": 1})).incarnation == INT_MAX
             await a.kill()
             a.config = own
@@ -234,8 +234,8 @@ def test_a_state_directory_from_a_clock_that_was_ahead_is_an_error_and_writes_no
         async with network("a") as (a,):
             async with await connect(a.address, name="p", state=tmp_path, options=QUICK) as client:
                 await client.publish({"n": 1})
-                assert client._state is not None
-                client._state.next_incarnation(time.time_ns() + 2 * 86_400 * 10**9)
+                assert client._parts.state is not None
+                client._parts.state.next_incarnation(time.time_ns() + 2 * 86_400 * 10**9)
             kept = (tmp_path / "client.json").read_bytes()
             async with await connect(a.address, name="p", state=tmp_path, options=QUICK) as client:
                 with pytest.raises(ClockError, match="set the clock"):
