@@ -19,6 +19,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import (
+    EventLimits,
     Greeting,
     Refusal,
     decode_greeting,
@@ -221,6 +222,7 @@ class Host:
             network=NETWORK,
             name=self.name,
             frame_bytes_max=DEFAULT_LIMITS.frame_bytes_max,
+            event_limits=EventLimits.of(self.config.limits),
         )
         theirs = decode_greeting(data)
         reason = objection(ours, theirs)

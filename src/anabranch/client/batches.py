@@ -43,7 +43,6 @@ from anabranch.core.session.effects import (
     StagingRefused,
     StagingReply,
 )
-from anabranch.core.session.publish import SessionStaging
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
@@ -167,7 +166,7 @@ class Batches:
         staging, slots = call.origin.session.staging, self._chunk_slots
         bytes_max = min(_CHUNK_BYTES, call.origin.frame_bytes_max // 2)
         count = 0
-        for index, (chunk, is_last) in enumerate(self._chunks(staging, events, bytes_max)):
+        for index, (chunk, is_last) in enumerate(self._chunks(call.origin, events, bytes_max)):
             await self._wait_for_slot(call, slots)
             self._send(call, slots, *staging.stage(token, index, chunk, is_last))
             count += len(chunk)
@@ -241,13 +240,14 @@ class Batches:
         return names
 
     def _chunks(
-        self, staging: SessionStaging, events: Iterable[Attributes], bytes_max: int
+        self, origin: BrokerConnection, events: Iterable[Attributes], bytes_max: int
     ) -> Iterator[tuple[list[bytes], bool]]:
         """Encode the events as drafts in chunks, each with a flag that marks the last one."""
+        staging, limits = origin.session.staging, origin.publish_limits
         chunk: list[bytes] = []
         size = 0
         for place, attributes in enumerate(events):
-            event = compose(attributes, self._limits)
+            event = compose(attributes, limits)
             self._advertisements.check(event)
             draft = staging.draft(event, time.time_ns(), f"event {place}")
             if chunk and (len(chunk) >= _CHUNK_EVENTS or size + len(draft) > bytes_max):

@@ -23,7 +23,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -34,7 +34,7 @@ from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffe
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.limits import Limits
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting, decode_greeting, encode_greeting, objection
 from anabranch.wire.transport import Connection, Owner
@@ -213,6 +213,40 @@ def check_tls(addresses: list[Address], tls: Tls) -> None:
             )
 
 
+#: The overhead of a frame beside its events.
+_FRAMING_BYTES_MAX = 64
+
+
+def publish_limits(attempt: ConnectAttempt, own: Limits) -> Limits:
+    """Return the limits on events that a broker accepts.
+
+    They are the broker's. Limits that the application has chosen apply too, and an event must fit
+    into a frame.
+    """
+    is_chosen = own != DEFAULT_LIMITS
+    limits = _combined(own, attempt, min if is_chosen else lambda _, offered: offered)
+    usable_bytes = attempt.frame_bytes_max - _FRAMING_BYTES_MAX
+    if limits.event_bytes_max > usable_bytes:
+        limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
+    # The same object: an event that was checked against it is not checked again.
+    return own if limits == own else limits
+
+
+def delivery_limits(attempt: ConnectAttempt, own: Limits) -> Limits:
+    """Return the limits on events that a broker delivers; a frame bounds them in any case."""
+    return _combined(own, attempt, max)
+
+
+def _combined(own: Limits, attempt: ConnectAttempt, choose: Callable[[int, int], int]) -> Limits:
+    """Return these limits with those on events chosen from them and the broker's."""
+    theirs = attempt.theirs.event_limits
+    if theirs is None:
+        return own
+    offered = msgspec.structs.asdict(theirs)
+    chosen = {name: choose(getattr(own, name), value) for name, value in offered.items()}
+    return msgspec.structs.replace(own, **chosen)
+
+
 #: How late a session deadline may be noticed.
 _GRANULARITY_S = 0.05
 
@@ -261,12 +295,16 @@ class BrokerConnection:
         session: ClientSession,
         listener: SessionListener,
         options: ClientOptions,
+        limits: Limits,
     ) -> None:
         self.broker = attempt.theirs.name
         self.address: Address = attempt.address
         self.session = session
         self._listener = listener
         self._options = options
+        self._own_limits = limits
+        #: The limits on events for the broker and from it; those on frames are in `_limits`.
+        self.publish_limits = self.delivery_limits = limits
         self._limits = Limits()
         self._loop = asyncio.get_running_loop()
         #: Whether the session can no longer publish; a new one takes its place.
@@ -309,6 +347,9 @@ class BrokerConnection:
         assert self._connection is None
         self.address = attempt.address
         self._limits = Limits(frame_bytes_max=attempt.frame_bytes_max)
+        self.publish_limits = publish_limits(attempt, self._own_limits)
+        self.delivery_limits = delivery_limits(attempt, self._own_limits)
+        self.session.use_limits(self.publish_limits)
         self._connection = attempt.hand_over(self)
         self._connected_at = now = self._loop.time()
         self._check_at = now + self._options.heartbeat_s
@@ -430,8 +471,6 @@ class BrokerConnection:
 
 
 _log = logging.getLogger("anabranch.client")
-#: The overhead of a frame beside its events.
-_FRAMING_BYTES_MAX = 64
 #: How long to wait for connections to close.
 _LEAVE_S = 1.0
 
@@ -569,14 +608,9 @@ class BrokerConnections:
 
     def _uplink(self, attempt: ConnectAttempt) -> BrokerConnection:
         assert self._listener is not None
-        usable_bytes = attempt.frame_bytes_max - _FRAMING_BYTES_MAX
-        limits = self._limits
-        if limits.event_bytes_max > usable_bytes:
-            # An event that does not fit into a frame is refused by `publish`.
-            limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
         options = self._options.for_session(attempt.frame_bytes_max)
-        session = ClientSession(self._name, options=options, limits=limits)
-        return BrokerConnection(attempt, session, self._listener, self._options)
+        session = ClientSession(self._name, options=options, limits=self._limits)
+        return BrokerConnection(attempt, session, self._listener, self._options, self._limits)
 
     # -- losing brokers -------------------------------------------------------------------------
 

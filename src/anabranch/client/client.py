@@ -171,7 +171,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         """
         event = compose(
             attributes,
-            self._parts.limits,
+            self._parts.publish_limits,
             payload=payload,
             content_type=content_type,
             timestamp=timestamp,
@@ -209,7 +209,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         """
         event = compose(
             attributes,
-            self._parts.limits,
+            self._parts.publish_limits,
             payload=payload,
             content_type=content_type,
             timestamp=timestamp,
@@ -248,7 +248,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         for attributes in events:
             event = compose(
                 attributes,
-                parts.limits,
+                parts.publish_limits,
                 payload=payload,
                 content_type=content_type,
                 timestamp=timestamp,
@@ -368,7 +368,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         def publish(chosen_id: str) -> Coroutine[object, object, EventId]:
             event = compose(
                 attributes,
-                self._parts.limits,
+                self._parts.publish_limits,
                 payload=payload,
                 content_type=content_type,
                 timestamp=timestamp,
@@ -407,7 +407,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         event = compose_reply(
             received.event,
             attributes,
-            self._parts.limits,
+            self._parts.publish_limits,
             payload=payload,
             content_type=content_type,
             timestamp=timestamp,

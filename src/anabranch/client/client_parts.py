@@ -85,6 +85,7 @@ class ClientParts:
             limits=limits,
             state=state,
             episodes=SubscriptionEpisodes(name, time.time_ns(), trace),
+            publish_limits=lambda: self.publish_limits,
             publish=self.publish,
         )
         self.advertisements = ClientAdvertisements(connections, self.outbox)
@@ -95,6 +96,12 @@ class ClientParts:
         self._subscription_count = 0
 
     # -- called by `Client` ---------------------------------------------------------------------
+
+    @property
+    def publish_limits(self) -> Limits:
+        """The limits on events at the origin."""
+        origin = self.connections.origin
+        return self.limits if origin is None else origin.publish_limits
 
     async def publish_soon(self, event: Event) -> Promise:
         """Queue an event; wait only while the outbox is full."""
@@ -254,6 +261,8 @@ class ClientParts:
                 self.batches.abandon(uplink, effect.reason)
                 self.connections.settle_publisher()
                 uplink.cut("the publisher starts a new session")
+            else:
+                self.outbox.send()
         elif isinstance(effect, SubscriptionCut) and not effect.subscription:
             if effect.code == REPLACED:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"

@@ -14,8 +14,10 @@ Rules:
 4. Incarnations. Every incarnation is higher than all before it, and is on disk before its first use
    if there is a state directory. A new one begins with the first event, after a move to another
    origin, and after an incarnation was refused permanently.
-5. Final refusal. A final refusal fails the event and all later events of its incarnation. None of
-   them is in the log, and events published after a failed one may make no sense without it.
+5. Final refusal. An event that breaks a rule of the broker (a limit, an advertisement) fails alone:
+   the later events of its incarnation are in no log and return to the queue. Limits are checked
+   here first (`publish_limits`). Any other final refusal fails the later events too, with a reason
+   that names the refused event.
 6. Superseded incarnation. The origin may report that a later incarnation has begun: another process
    published under this name, or a clock went back. Then unconfirmed events fail with
    `PublishUnknownError`, because they may be in the log; events that were certainly sent only once
@@ -49,7 +51,7 @@ from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import Confirm, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
 from anabranch.matching.any_of import AnyOf
-from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING
+from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Control, Event, EventId, Persistence, Value
 from anabranch.model.filter import Filter
@@ -280,6 +282,9 @@ class Outbox:
         """Handle a refusal; return whether this session can no longer publish."""
         if effect.incarnation != self._incarnation:
             return False
+        if effect.final and effect.code == INVALID_EVENT:
+            self._refuse_one(effect.sequence, effect.reason)
+            return False
         self.refusal = effect.reason
         if effect.begun:
             self._raise_floor(effect.begun)
@@ -297,8 +302,17 @@ class Outbox:
         broker = self._origin.broker
         self._floors[broker] = max(self._floors.get(broker, 0), begun)
 
+    def _refuse_one(self, sequence: int, reason: str) -> None:
+        """Fail one event and return the later ones to the queue (rule 5)."""
+        self._take_back(sequence + 1)
+        if self._unconfirmed and self._unconfirmed[-1][0] == sequence:
+            _, promise, size, _ = self._unconfirmed.pop()
+            event_id = EventId(self._name, self._incarnation, sequence)
+            self._fail(promise, size, PublishRefusedError(event_id, reason))
+        self._wake()
+
     def _take_back(self, first: int) -> None:
-        """Return refused events to the queue (rule 8)."""
+        """Return the unconfirmed events from sequence `first` on to the queue (rules 5 and 8)."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -318,8 +332,12 @@ class Outbox:
             event_id = EventId(self._name, self._incarnation, sequence)
             if is_over and not sent_once:
                 self._fail(promise, size, PublishUnknownError(event_id, reason))
-            elif is_over or sequence >= first:
+            elif is_over or sequence == first:
                 self._fail(promise, size, PublishRefusedError(event_id, reason))
+            elif sequence > first:
+                refused = EventId(self._name, self._incarnation, first)
+                why = f"event {refused}, published before it, was refused: {reason}"
+                self._fail(promise, size, PublishRefusedError(event_id, why))
             else:
                 kept.append((sequence, promise, size, event))
         self._unconfirmed = deque(kept)

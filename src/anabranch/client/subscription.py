@@ -84,7 +84,7 @@ class Received(TypedAttributes, msgspec.Struct, frozen=True, eq=False):
         event = compose_reply(
             self.event,
             attributes,
-            owner.limits,
+            owner.publish_limits,
             payload=payload,
             content_type=content_type,
             timestamp=timestamp,

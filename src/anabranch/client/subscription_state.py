@@ -98,7 +98,10 @@ class SubscriptionOwner(Protocol):
     """The container of a client's subscriptions, as a subscription sees it."""
 
     trace: Trace | None
-    limits: Limits
+
+    @property
+    def publish_limits(self) -> Limits:
+        """The limits on events that the client publishes."""
 
     async def publish(self, event: Event) -> EventId:
         """Publish an event and return its id when it is durable."""

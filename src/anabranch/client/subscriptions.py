@@ -218,6 +218,7 @@ class Subscriptions:
         limits: Limits,
         state: ClientState | None,
         episodes: SubscriptionEpisodes,
+        publish_limits: Callable[[], Limits],
         publish: Callable[[Event], Coroutine[None, None, EventId]],
     ) -> None:
         self._client = client
@@ -225,7 +226,8 @@ class Subscriptions:
         self._episodes = episodes
         self.trace = episodes.trace
         self.publish = publish
-        self.limits = limits
+        self._publish_limits = publish_limits
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._home: BrokerConnection | None = None
         self._all: dict[str, SubscriptionState] = {}
@@ -273,6 +275,11 @@ class Subscriptions:
             del self._all[request.name]
             raise
         return subscription
+
+    @property
+    def publish_limits(self) -> Limits:
+        """The limits on events that the client publishes."""
+        return self._publish_limits()
 
     def progress(self, subscription: SubscriptionState) -> Mapping[str, int]:
         """Return, by stream, the tick up to which everything has arrived."""
@@ -462,7 +469,8 @@ class Subscriptions:
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
-        event = decode_event(effect.body, self.limits)
+        limits = self._limits if self._home is None else self._home.delivery_limits
+        event = decode_event(effect.body, limits)
         destinations = event.header.control.destinations
         if destinations and self._client not in destinations:
             return

@@ -27,8 +27,13 @@ def test_a_greeting_comes_back_as_it_was(greeting: Greeting) -> None:
 
 def test_a_greeting_begins_with_the_name_of_the_protocol_and_its_version() -> None:
     assert msgspec.msgpack.decode(encode_greeting(BROKER)) == [
-        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [],
+        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [], None,
     ]  # fmt: skip
+
+
+def test_a_greeting_of_a_broker_that_does_not_tell_its_limits_is_read() -> None:
+    parts = msgspec.msgpack.decode(encode_greeting(CLIENT))
+    assert decode_greeting(msgspec.msgpack.encode(parts[:-1])) == CLIENT
 
 
 def test_a_refusal_is_an_error_with_its_reason() -> None:
