@@ -16,7 +16,7 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.core.options import Options
-from anabranch.core.session.effects import Confirm, EventDelivered, SendFrame, SessionEffect
+from anabranch.core.session.effects import EventDelivered, EventsConfirmed, SendFrame, SessionEffect
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
@@ -226,7 +226,7 @@ class RawClient:
         return [effect for effect in self.told if type(effect).__name__ == kind]
 
     def confirmed(self) -> int:
-        return max((e.sequence for e in self.told if isinstance(e, Confirm)), default=0)
+        return max((e.sequence for e in self.told if isinstance(e, EventsConfirmed)), default=0)
 
     def events(self) -> list[dict[str, Value]]:
         """The events it was given, in order."""

@@ -134,8 +134,8 @@ class Stage:
         """The join points of a broker that is up."""
         broker = self.world.hosts[name].broker
         assert broker is not None
-        assert broker.points is not None
-        return broker.points
+        assert broker.join_points is not None
+        return broker.join_points
 
     def watch_notes(self) -> list[str]:
         """What brokers write into their logs from now on; the list grows."""

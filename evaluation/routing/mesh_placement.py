@@ -236,7 +236,7 @@ class Town:
     def _moves(self) -> int:
         found = 0
         for host in self.world.hosts.values():
-            points = None if host.broker is None else host.broker.points
+            points = None if host.broker is None else host.broker.join_points
             if points is not None:
                 found += sum(each.moves for each in points.records.values() if not each.goes_to)
         return found

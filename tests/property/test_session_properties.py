@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.core.session.effects import (
-    Confirm,
     EventDelivered,
+    EventsConfirmed,
     SendFrame,
     SessionEffects,
     SessionOptions,
@@ -74,7 +74,7 @@ def test_every_event_is_logged_once_and_in_order(data: st.DataObject) -> None:
         for effect in effects:
             if isinstance(effect, SendFrame):
                 to_broker.append(effect.frame)
-            elif isinstance(effect, Confirm):
+            elif isinstance(effect, EventsConfirmed):
                 confirmed = effect.sequence
         assert confirmed <= origin.synced
 

@@ -37,8 +37,8 @@ from anabranch.client.subscription_state import SubscriptionEpisodes, Subscripti
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import (
-    Confirm,
     EventDelivered,
+    EventsConfirmed,
     EventsRefused,
     LogQueryAnswered,
     PatternRequestAnswered,
@@ -248,7 +248,7 @@ class ClientParts:
         if isinstance(effect, EventDelivered):
             if uplink is self.connections.home:
                 self.subscriptions.deliver(effect)
-        elif isinstance(effect, Confirm):
+        elif isinstance(effect, EventsConfirmed):
             self.outbox.confirmed(effect)
             self.advertisements.settled()
             self.connections.settle_publisher()

@@ -48,7 +48,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
-from anabranch.core.session.effects import Confirm, EventsRefused
+from anabranch.core.session.effects import EventsConfirmed, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
@@ -262,7 +262,7 @@ class Outbox:
         origin.perform(effects)
         return True
 
-    def confirmed(self, effect: Confirm) -> None:
+    def confirmed(self, effect: EventsConfirmed) -> None:
         """Complete the events that the origin has confirmed."""
         if effect.incarnation != self._incarnation:
             return

@@ -12,7 +12,7 @@ from anabranch.check import history as told
 from anabranch.check.history import filter_text
 from anabranch.check.reference import matches
 from anabranch.core.session.effects import (
-    Confirm,
+    EventsConfirmed,
     EventsRefused,
     SendFrame,
     SessionEffects,
@@ -235,7 +235,7 @@ class SimPublisher(Application):
 
     def hear(self, effect: object) -> None:
         """A confirmation, or a refusal."""
-        if isinstance(effect, Confirm):
+        if isinstance(effect, EventsConfirmed):
             self.history.append(
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )

@@ -19,8 +19,8 @@ QUICK = ClientOptions(pause_last_s=0.05, close_within_s=0.2, pattern_keep_s=0.2)
 def patterns_at(host: Host) -> list[str]:
     """The ids of its join points."""
     assert host.broker is not None
-    assert host.broker.points is not None
-    return [*host.broker.points.records]
+    assert host.broker.join_points is not None
+    return [*host.broker.join_points.records]
 
 
 async def rise(client: Client) -> None:

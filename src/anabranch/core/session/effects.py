@@ -74,7 +74,7 @@ class SendFrame(SessionEffect, frozen=True):
     frame: AnyClientFrame
 
 
-class Confirm(SessionEffect, frozen=True):
+class EventsConfirmed(SessionEffect, frozen=True):
     """All events of this incarnation up to this sequence are durable."""
 
     incarnation: int

@@ -28,10 +28,11 @@ events that it must not lose until they are confirmed.
 
 from collections.abc import Iterable, Sequence
 
+from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
     BatchCommitted,
     ChunkStaged,
-    Confirm,
+    EventsConfirmed,
     EventsRefused,
     SendFrame,
     SessionEffects,
@@ -196,7 +197,7 @@ class SessionPublisher:
         self._sent = max(self._sent, self._confirmed)
         self._resend_factor = self._refused_factor = 1
         self._resend_at = None
-        return [Confirm(self._incarnation, self._confirmed), *self._send(now)]
+        return [EventsConfirmed(self._incarnation, self._confirmed), *self._send(now)]
 
     def refused(self, now: float, frame: PublishRefused) -> SessionEffects:
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):
@@ -224,12 +225,7 @@ class SessionPublisher:
         return self._send(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
-        if not self._connected:
-            return None
-        if self._pause_until is None or self._resend_at is None:
-            return self._resend_at if self._pause_until is None else self._pause_until
-        return min(self._pause_until, self._resend_at)
+        return earliest(self._pause_until, self._resend_at) if self._connected else None
 
     # -- internals ------------------------------------------------------------------------------
 
@@ -328,7 +324,6 @@ class SessionStaging:
         return len(self._open) < self._options.staging_max
 
     def draft(self, event: Event, time_ns: int = 0, place: str = "the event") -> bytes:
-        """Encode an event for staging."""
         return encode_draft(event, time_ns, self._limits, place)
 
     def stage(
@@ -460,7 +455,6 @@ class SessionStaging:
                 yield number
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._retry_at
 
 

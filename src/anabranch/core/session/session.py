@@ -8,8 +8,8 @@
 A session serves one broker over any number of successive connections. It takes calls of the
 application, frames of the broker and the passing of time, and returns effects (`effects`). Its
 parts are independent: `publish` publishes events and commits batches exactly once, `subscribe`
-delivers matches exactly once, and `queries` defines patterns. Their rules are the guarantees.
-`queries` also reads the broker's log; such a request does not survive a reconnect.
+delivers matches exactly once, `SessionPatterns` defines patterns, and `SessionFetches` reads the
+broker's log. Their rules are the guarantees.
 
 To move to another broker, move the subscriptions at once:
 
@@ -129,7 +129,6 @@ class SessionPatterns:
         self._open.pop(request, None)
 
     def keep(self, patterns: Sequence[str]) -> SessionEffects:
-        """Renew patterns with a limited lifetime."""
         return [SendFrame(Keep(list(patterns)))] if self._is_connected else []
 
     def _send_request(self, request: Define | Drop) -> tuple[int, SessionEffects]:
@@ -191,13 +190,11 @@ class SessionFetches:
         self._open: dict[int, Describe | Fetch] = {}
 
     def describe(self) -> tuple[int, SessionEffects]:
-        """Request a description of the broker's stream."""
         return self._send_request(Describe(self._request + 1))
 
     def fetch(
         self, first: int, last: int, filter_text: str, bytes_max: int
     ) -> tuple[int, SessionEffects]:
-        """Request events of the broker's stream."""
         return self._send_request(Fetch(self._request + 1, first, last, filter_text, bytes_max))
 
     def _send_request(self, request: Describe | Fetch) -> tuple[int, SessionEffects]:
@@ -271,7 +268,7 @@ class ClientSession:
     def publish(
         self, now: float, *events: Event, time_ns: int = 0
     ) -> tuple[list[EventId], SessionEffects]:
-        """Publish events in this order. `Confirm` follows, for one or several events at a time."""
+        """Publish events in this order. `EventsConfirmed` follows, for one or several at a time."""
         return self._publisher.publish(now, events, time_ns)
 
     def advertise(self, filters: Sequence[str]) -> SessionEffects:
@@ -416,7 +413,6 @@ class ClientSession:
         return self._subscriptions.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
-        """Process a frame of the broker."""
         if not self._is_connected:
             return []
         match frame:
@@ -462,6 +458,5 @@ class ClientSession:
         return [*effects, *self.staging.time_passed(now)]
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         parts = (self._subscriptions, self._publisher, self.staging)
         return earliest(*[part.next_deadline() for part in parts])

@@ -562,7 +562,6 @@ class SessionSubscriptions:
         return self._acknowledge(due)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return next(iter(self._pending_acks.values())).ack_at if self._pending_acks else None
 
     def find(self, name: str) -> SessionSubscription | None:
@@ -613,7 +612,6 @@ class SessionSubscriptions:
         return SubscriptionEnded(subscription.name, ends)
 
     def _acknowledge(self, subscriptions: Iterable[SessionSubscription]) -> SessionEffects:
-        """Send the pending acknowledgements of these subscriptions."""
         acks = _AckFrames(self._options.frame_bytes_max)
         for subscription in subscriptions:
             self._pending_acks.pop(subscription.name, None)
@@ -635,7 +633,6 @@ class _AckFrames:
         self._bytes_max = bytes_max
 
     def add(self, name: str, acked_ticks: Mapping[str, int]) -> None:
-        """Add the acknowledged ticks of a subscription."""
         name_bytes = len(name.encode())
         for stream, tick in acked_ticks.items():
             self._bytes += name_bytes + len(stream.encode()) + _POSITION_BYTES
@@ -651,7 +648,6 @@ class _AckFrames:
             self.frames()
 
     def frames(self) -> SessionEffects:
-        """All frames, including the unfinished one."""
         if self._ticks:
             self._effects.append(SendFrame(Ack(self._ticks)))
             self._ticks, self._count, self._bytes = {}, 0, _POSITION_BYTES

@@ -1,7 +1,7 @@
 import pytest
 
 from anabranch.core.session.effects import (
-    Confirm,
+    EventsConfirmed,
     EventsRefused,
     SendFrame,
     SessionEffects,
@@ -84,7 +84,7 @@ def test_a_session_without_an_incarnation_does_not_publish() -> None:
 def test_a_confirmation_is_cumulative_and_told_once() -> None:
     session = publisher()
     session.publish(0.0, EVENT, EVENT, EVENT)
-    assert session.frame(1.0, confirm(2)) == [Confirm(7, 2)]
+    assert session.frame(1.0, confirm(2)) == [EventsConfirmed(7, 2)]
     assert session.frame(1.0, confirm(2)) == []
     assert session.frame(1.0, confirm(1)) == []
     assert len(session.unconfirmed()) == 1
@@ -137,7 +137,7 @@ def test_the_broker_may_confirm_more_than_was_sent_on_this_connection() -> None:
     session.frame(0.0, confirm(1))
     session.disconnected(1.0)
     session.connected(2.0)
-    assert session.frame(3.0, confirm(3)) == [Confirm(7, 3)]
+    assert session.frame(3.0, confirm(3)) == [EventsConfirmed(7, 3)]
     assert session.may_move_publisher()
 
 
@@ -242,7 +242,7 @@ def test_a_final_refusal_closes_the_incarnation() -> None:
         session.publish(1.0, EVENT)
     with pytest.raises(RemoteError):
         session.frame(1.0, confirm(2))
-    assert session.frame(1.0, confirm(1)) == [Confirm(7, 1)]
+    assert session.frame(1.0, confirm(1)) == [EventsConfirmed(7, 1)]
     session.open_incarnation(8)
     assert session.publish(1.0, EVENT)[0] == [EventId("p", 8, 1)]
 

@@ -58,8 +58,8 @@ from anabranch.core.patterns.join_points.records import (
 )
 from anabranch.core.patterns.plan import StepAllowance
 from anabranch.core.session.effects import (
-    Confirm,
     EventDelivered,
+    EventsConfirmed,
     EventsRefused,
     ResumePoint,
     SendFrame,
@@ -405,7 +405,7 @@ class JoinPoint:
                 case EventDelivered():
                     self._queue.append(effect)
                     self._queue_bytes += len(effect.body)
-                case Confirm():
+                case EventsConfirmed():
                     while self._unconfirmed and self._unconfirmed[0][0] <= effect.sequence:
                         self._unconfirmed.popleft()
                 case SubscriptionAccepted():
