@@ -137,9 +137,9 @@ async def until_asked(
 
 async def published(drill: Trial, count: int) -> None:
     """Wait until so many more events were published."""
-    enough = count + sum(each.published for each in drill.speakers.values())
+    enough = count + sum(each.published for each in drill.publishers.values())
     await until(
-        lambda: sum(each.published for each in drill.speakers.values()) >= enough,
+        lambda: sum(each.published for each in drill.publishers.values()) >= enough,
         f"{count} more events are published",
     )
 

@@ -116,7 +116,7 @@ class Definer(Application):
         )
         self.perform(effects)
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """The pattern is there."""
         if isinstance(effect, PatternRequestAnswered) and effect.code == BUSY:
             self.world.after(_AGAIN_S, self._define)

@@ -243,14 +243,14 @@ def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
 def test_events_are_counted_by_the_broker_they_went_to() -> None:
     async def story() -> None:
         async with brokers("a", "b") as (a, b):
-            source = Source(given={"n": 1}, repeats=100)
+            source = Source(given={"n": 1}, repeats=300)
             way = Way(addresses=[a.address, b.address])
             work = asyncio.create_task(_Publishing(source, Event, 500.0).run(way))
-            await until(lambda: any(len(frames_of(host, Publish)) > 10 for host in (a, b)))
+            await until(lambda: any(len(frames_of(host, Publish)) > 3 for host in (a, b)))
             first, second = (a, b) if frames_of(a, Publish) else (b, a)
             first.cut_clients()
             summary = await work
-            assert (summary.published, summary.broker) == (100, second.name)
+            assert (summary.published, summary.broker) == (300, second.name)
             assert summary.origins.keys() == {"a", "b"}
             for host in (a, b):
                 assert summary.origins[host.name] <= len(host.ever)
