@@ -231,7 +231,7 @@ class ClientParts:
     def publisher_moved(self) -> None:
         """Send events to the new origin from now on."""
         assert self.connections.origin is not None
-        self.advertisements.tell()
+        self.advertisements.send_to_origin()
         self.outbox.move_to(self.connections.origin)
         self.outbox.send()
 

@@ -1,6 +1,6 @@
 """Publishing: from `publish` to the confirmation by the origin.
 
-    queued        accepted, not in a session yet: no connection, or too many events in flight
+    queued        accepted, not in a session yet: until the end of the turn, or without a connection
     unconfirmed   in the session of the origin, with an id; sent and resent until it answers
     confirmed     durable; the caller gets the event's id
 
@@ -380,6 +380,8 @@ def _size_of(event: Event) -> int:
     return size
 
 
+#: The options of an ordinary event, in the order of `compose`.
+_NO_OPTIONS = (DEFAULT_CONTROL.persistence, None, None, None, DEFAULT_CONTROL.priority, ())
 _DEFAULTS = {name: getattr(DEFAULT_CONTROL, name) for name in Control.__struct_fields__}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
@@ -409,17 +411,18 @@ def compose(
         raise EventError(
             f"destinations is a string; give a list of names, such as [{destinations!r}]"
         )
-    control = Control(
-        persistence=persistence,
-        time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
-        hop_limit=hop_limit,
-        level_limit=level_limit,
-        priority=priority,
-        correlation_id=correlation_id,
-        destinations=tuple(destinations),
-    )
-    if control == DEFAULT_CONTROL:
-        control = DEFAULT_CONTROL
+    control = DEFAULT_CONTROL
+    asked = (persistence, time_limit, hop_limit, level_limit, priority, destinations)
+    if asked != _NO_OPTIONS or correlation_id:
+        control = Control(
+            persistence=persistence,
+            time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            correlation_id=correlation_id,
+            destinations=tuple(destinations),
+        )
     if not isinstance(attributes, Event):
         return Event(
             attributes,
@@ -592,9 +595,9 @@ class ClientAdvertisements:
         for text in wanted:
             self._withdrawing.pop(text, None)
         self._announced = wanted
-        self.tell()
+        self.send_to_origin()
 
-    def tell(self) -> None:
+    def send_to_origin(self) -> None:
         """Send the advertisements to the origin (rule 1)."""
         origin = self._connections.origin
         if origin is not None:
@@ -608,7 +611,7 @@ class ClientAdvertisements:
         for text in gone:
             del self._withdrawing[text]
         if gone:
-            self.tell()
+            self.send_to_origin()
 
 
 def check_possible(filter: Filter) -> None:

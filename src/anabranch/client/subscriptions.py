@@ -193,7 +193,7 @@ class Acknowledgements:
         self._has_unsaved = False
         if self._state is not None and self.home is not None:
             began_s = self._loop.time()
-            self._state.keep(self.home.session.resume_points())
+            self._state.save_resume_points(self.home.session.resume_points())
             self._save_timer.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
 
     def forget(self, subscription: SubscriptionState) -> None:
@@ -256,7 +256,7 @@ class Subscriptions:
             raise DuplicateIdError(f"{what}; read from it, or choose another name")
         subscription = SubscriptionState(self, request, on_withheld)
         resume_point = (
-            self._state.standing(request.name)
+            self._state.resume_point(request.name)
             if self._state and request.quality == "durable"
             else None
         )
@@ -549,7 +549,7 @@ class Subscriptions:
         resume_point: ResumePoint | None,
     ) -> None:
         if resume_point is not None and self._state is not None:
-            self._state.keep([resume_point])
+            self._state.save_resume_points([resume_point])
         self._forget(subscription.name)
         self._episodes.end(subscription)
         if subscription.is_durable:

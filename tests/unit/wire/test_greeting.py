@@ -7,6 +7,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.wire.greeting import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
+    EventLimits,
     Greeting,
     Proof,
     Refusal,
@@ -130,5 +131,6 @@ def test_greetings_with_the_longest_names_and_proofs_are_within_the_bound() -> N
         life=2**63 - 1,
         nonce=bytes(NONCE_BYTES),
         proofs=(bytes(32), bytes(32)),
+        event_limits=EventLimits(*[2**63 - 1] * 6),
     )
     assert decode_greeting(encode_greeting(longest)) == longest
