@@ -79,7 +79,7 @@ class ClientServices:
         outlook = BrokerQueries(
             name,
             tuple(network.edges),
-            edge.reach,
+            edge.progress,
             lambda: origin.vector,
             lambda: origin.head,
             edge.wants,

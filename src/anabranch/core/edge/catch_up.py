@@ -1,11 +1,10 @@
 """Catch-up: replay missed events from the origin until a subscription is live again.
 
-Theory of operation: a stream position that is catching up (mode `behind`) requests the events that
-match its own filter from the origin, starting after its position, one bounded batch at a time. The
-origin keeps no state about that; the edge requests the next batch when the last one is delivered
-and the window has room. When the position reaches that of the reorder buffer, it becomes live. A
-position that is only slightly behind needs no request: the reorder buffer keeps its most recent
-runs. Rules:
+Theory of operation: a stream position that is catching up requests the events that match its own
+filter from the origin, starting after its position, one bounded batch at a time. The origin keeps
+no state about that; the edge requests the next batch when the last one is delivered and the window
+has room. When the position reaches that of the reorder buffer, it becomes live. A position that is
+only slightly behind needs no request: the reorder buffer keeps its most recent runs. Rules:
 
 1. Only a subscription with a session receives events, and only as many as its window has room for.
    Otherwise it waits for acknowledgements; no subscription is closed for catching up slowly.
@@ -29,7 +28,7 @@ from anabranch.core.edge.delivery import (
     is_match,
     read,
 )
-from anabranch.core.edge.reorder_buffer import Run, hole_runs
+from anabranch.core.edge.reorder_buffer import Run, withheld_runs
 from anabranch.core.edge.state import EdgeState
 from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
@@ -47,146 +46,150 @@ class CatchUp:
 
     # -- decide ---------------------------------------------------------------------------------
 
-    def resume(self, now: float, place: StreamPosition) -> None:
+    def resume(self, now: float, position: StreamPosition) -> None:
         """Start to catch up: the position has a session now."""
-        place.stream.behind[place.subscription.key] = place
-        self.settle(now, place)
+        position.stream.catching_up[position.subscription.key] = position
+        self.advance(now, position)
 
-    def settle_stream(self, now: float, stream: EdgeStream) -> None:
+    def advance_stream(self, now: float, stream: EdgeStream) -> None:
         """Continue catch-up after the reorder buffer advanced."""
-        for place in list(stream.behind.values()):
-            if not place.ask and place.subscription.room > 0:
-                self.settle(now, place)
+        for position in list(stream.catching_up.values()):
+            if not position.replay_request and position.subscription.credit > 0:
+                self.advance(now, position)
 
-    def settle_subscription(self, now: float, subscription: EdgeSubscription) -> None:
+    def advance_subscription(self, now: float, subscription: EdgeSubscription) -> None:
         """Continue catch-up: the window may have room, or the version has arrived."""
-        for place in subscription.places.values():
-            if place.mode == "behind" and not place.ask:
-                self.settle(now, place)
+        for position in subscription.positions.values():
+            if position.mode == "catching_up" and not position.replay_request:
+                self.advance(now, position)
 
-    def settle(self, now: float, place: StreamPosition) -> None:
+    def advance(self, now: float, position: StreamPosition) -> None:
         """Advance a position as far as possible, and request a replay if that is not enough."""
-        line, subscription = place.stream.line, place.subscription
-        if subscription.room < 1 or place.mode != "behind":
+        buffer, subscription = position.stream.buffer, position.subscription
+        if subscription.credit < 1 or position.mode != "catching_up":
             return
-        if line.is_placed and subscription.version is not None:
-            if place.sent < line.position:
-                recent = line.recent.after(place.sent)
+        if buffer.is_placed and subscription.version is not None:
+            if position.processed < buffer.position:
+                recent = buffer.recent.after(position.processed)
                 if recent is not None:
-                    self._feed(now, place, recent, line.position, is_matched=False)
-            if place.sent >= line.position and line.version >= subscription.version:
-                self._go_live(place)
+                    self._deliver(now, position, recent, buffer.position, is_matched=False)
+            if position.processed >= buffer.position and buffer.version >= subscription.version:
+                self._go_live(position)
                 return
-        if not place.ask and (not line.is_placed or place.sent < line.position):
-            self._ask(now, place)
+        if not position.replay_request and (
+            not buffer.is_placed or position.processed < buffer.position
+        ):
+            self._ask(now, position)
 
-    def _go_live(self, place: StreamPosition) -> None:
-        self._state.requests.close(place.ask)
-        place.ask = 0
-        self._delivery.enter(place)
+    def _go_live(self, position: StreamPosition) -> None:
+        self._state.requests.close(position.replay_request)
+        position.replay_request = 0
+        self._delivery.go_live(position)
 
-    def _ask(self, now: float, place: StreamPosition) -> None:
-        state, subscription = self._state, place.subscription
+    def _ask(self, now: float, position: StreamPosition) -> None:
+        state, subscription = self._state, position.subscription
         options = state.options
-        room = subscription.room
-        if room < 1:
+        credit = subscription.credit
+        if credit < 1:
             return
-        place.ask = state.requests.number()
+        position.replay_request = state.requests.next_number()
         replay = Replay(
-            place.ask,
-            place.sent + 1,
+            position.replay_request,
+            position.processed + 1,
             0,
             [str(subscription.filter)],
-            min(room, options.replay_events_max),
+            min(credit, options.replay_events_max),
             options.replay_bytes_max,
         )
-        state.out += state.requests.ask(now, place.ask, place.stream.name, replay, place)
+        state.send_request(now, position.replay_request, position.stream.name, replay, position)
 
     # -- answers --------------------------------------------------------------------------------
 
-    def answer(self, now: float, place: StreamPosition, answer: Answer) -> None:
+    def answer(self, now: float, position: StreamPosition, answer: Answer) -> None:
         """Deliver one batch of a replay."""
-        runs = self._checked(place, answer)
+        runs = self._checked(position, answer)
         if answer.through < answer.first:
-            if place.sent < place.stream.line.position:
-                self._state.requests.postpone(now, place.ask)
+            if position.processed < position.stream.buffer.position:
+                self._state.requests.postpone(now, position.replay_request)
             else:
-                self._close_replay(place)
+                self._close_replay(position)
             return
-        self._close_replay(place)
-        self._feed(now, place, runs, answer.through, is_matched=True)
-        self.settle(now, place)
+        self._close_replay(position)
+        self._deliver(now, position, runs, answer.through, is_matched=True)
+        self.advance(now, position)
 
-    def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
         """Skip ticks that the origin's log no longer has, and report them as withheld."""
-        self._close_replay(place)
+        self._close_replay(position)
         last = answer.oldest - 1
-        if last > place.sent:
-            self._delivery.withhold(place, place.sent + 1, last, "retention")
-            place.sent = last
-        self.settle(now, place)
+        if last > position.processed:
+            self._delivery.send_withheld(position, position.processed + 1, last, "retention")
+            position.processed = last
+        self.advance(now, position)
 
-    def _close_replay(self, place: StreamPosition) -> None:
-        self._state.requests.close(place.ask)
-        place.ask = 0
+    def _close_replay(self, position: StreamPosition) -> None:
+        self._state.requests.close(position.replay_request)
+        position.replay_request = 0
 
-    def _checked(self, place: StreamPosition, answer: Answer) -> list[Run]:
-        asked = self._state.requests.content(place.ask)
+    def _checked(self, position: StreamPosition, answer: Answer) -> list[Run]:
+        asked = self._state.requests.content(position.replay_request)
         assert isinstance(asked, Replay)
         ticks = [datum.tick for datum in answer.data]
         ordered = all(one < other for one, other in pairwise(ticks))
         ends = [*ticks[:1], *ticks[-1:], *(t for h in answer.withheld for t in (h.first, h.last))]
         within = all(answer.first <= tick <= answer.through for tick in ends)
         if answer.first != asked.first or not ordered or not within:
-            raise RemoteError(f"invalid ticks in the answer of {place.stream.name!r} to a replay")
+            raise RemoteError(
+                f"invalid ticks in the answer of {position.stream.name!r} to a replay"
+            )
         runs = [Run(datum.tick, datum.tick, NOTHING, datum) for datum in answer.data]
         if answer.withheld:
-            runs += hole_runs(answer.withheld, NOTHING)
+            runs += withheld_runs(answer.withheld, NOTHING)
             runs.sort(key=lambda run: run.first)
         return runs
 
     # -- deliver --------------------------------------------------------------------------------
 
-    def _feed(
-        self, now: float, place: StreamPosition, runs: list[Run], through: int, is_matched: bool
+    def _deliver(
+        self, now: float, position: StreamPosition, runs: list[Run], through: int, is_matched: bool
     ) -> None:
         """Deliver runs to one position, as far as its window allows."""
         for run in runs:
-            if run.last <= place.sent:
+            if run.last <= position.processed:
                 continue
-            place.sent = max(place.sent, run.first - 1)
+            position.processed = max(position.processed, run.first - 1)
             if run.is_silent:
-                stops = self._is_version_missing(place, run)
+                stops = self._is_version_missing(position, run)
             else:
-                stops = not self._take_run(now, place, run, is_matched)
+                stops = not self._take_run(now, position, run, is_matched)
             if stops:
                 break
-            place.sent = run.last
+            position.processed = run.last
         else:
-            place.sent = max(place.sent, through)
-        if place.batch:
-            self._delivery.flush(place)
-        elif place.sent - place.told >= PROGRESS_TICKS:
-            self._delivery.tell_through(place)
+            position.processed = max(position.processed, through)
+        if position.batch:
+            self._delivery.flush(position)
+        elif position.processed - position.announced >= PROGRESS_TICKS:
+            self._delivery.send_progress(position)
 
-    def _is_version_missing(self, place: StreamPosition, run: Run) -> bool:
-        version = place.subscription.version
+    def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
+        version = position.subscription.version
         return version is None or version > run.version
 
-    def _take_run(self, now: float, place: StreamPosition, run: Run, is_matched: bool) -> bool:
+    def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if the window is full."""
         envelope = None if run.datum is None else read(run, self._state.limits)
         if envelope is not None:
             assert run.datum is not None
-            if is_beyond_limits(now, run, envelope, place.stream.hops):
+            if is_beyond_limits(now, run, envelope, position.stream.hops):
                 return True
-            if not is_addressed(envelope, place.subscription.client):
+            if not is_addressed(envelope, position.subscription.client):
                 return True
-            if is_matched or is_match(run, envelope, place.subscription.filter):
-                return self._delivery.push(place, run.datum)
+            if is_matched or is_match(run, envelope, position.subscription.filter):
+                return self._delivery.push(position, run.datum)
         if run.reason:
-            self._delivery.flush(place)
-            self._delivery.withhold(place, run.first, run.last, run.reason)
+            self._delivery.flush(position)
+            self._delivery.send_withheld(position, run.first, run.last, run.reason)
         return True
 
 
@@ -254,48 +257,48 @@ class HoldRequests:
         self._catch_up = catch_up
         self._ownership = ownership
 
-    def begin(self, now: float, place: StreamPosition) -> None:
+    def begin(self, now: float, position: StreamPosition) -> None:
         """Ask the origin to retain everything after this position."""
-        place.mode = "holding"
-        self._ask(now, place, place.acked)
+        position.mode = "holding"
+        self._ask(now, position, position.acked)
 
-    def go_on(self, now: float, subscription: EdgeSubscription) -> None:
+    def resume_all(self, now: float, subscription: EdgeSubscription) -> None:
         """Send hold requests again after a restart."""
-        for place in subscription.places.values():
-            if place.mode == "holding":
-                self._ask(now, place, place.acked)
+        for position in subscription.positions.values():
+            if position.mode == "holding":
+                self._ask(now, position, position.acked)
 
-    def _ask(self, now: float, place: StreamPosition, tick: int) -> None:
-        self._state.requests.close(place.hold)
-        place.hold = self._state.hold(now, place.stream.name, tick, place)
+    def _ask(self, now: float, position: StreamPosition, tick: int) -> None:
+        self._state.requests.close(position.hold_request)
+        position.hold_request = self._state.request_hold(now, position.stream.name, tick, position)
 
-    def held(self, now: float, place: StreamPosition, answer: Held) -> None:
+    def held(self, now: float, position: StreamPosition, answer: Held) -> None:
         """Serve the stream: its origin retains the events."""
-        state, subscription = self._state, place.subscription
-        asked = state.requests.content(place.hold)
+        state, subscription = self._state, position.subscription
+        asked = state.requests.content(position.hold_request)
         assert isinstance(asked, Hold)
         if asked.tick > answer.head:
-            stream = place.stream.name
+            stream = position.stream.name
             reason = f"tick {asked.tick} of {stream!r} does not exist; the newest is {answer.head}"
             self._unsubscription.cut(now, subscription, reason)
             return
-        state.requests.close(place.hold)
-        place.hold = 0
-        place.mode = "behind"
+        state.requests.close(position.hold_request)
+        position.hold_request = 0
+        position.mode = "catching_up"
         if subscription.is_durable:
-            self._cursors.put_cursor(place)
+            self._cursors.put_cursor(position)
             if not subscription.is_claimed:
                 self._ownership.claim(now, subscription)
         if subscription.session is not None:
-            self._catch_up.resume(now, place)
+            self._catch_up.resume(now, position)
 
-    def not_kept(self, now: float, place: StreamPosition, answer: NotKept) -> None:
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
         """Handle a log that does not reach back far enough."""
-        if place.subscription.is_durable:
-            self._ask(now, place, max(answer.oldest - 1, place.acked))
+        if position.subscription.is_durable:
+            self._ask(now, position, max(answer.oldest - 1, position.acked))
             return
         reason = (
-            f"{place.stream.name!r} no longer keeps the events after tick {place.acked};"
+            f"{position.stream.name!r} no longer keeps the events after tick {position.acked};"
             f" its oldest tick is {answer.oldest}"
         )
-        self._unsubscription.cut(now, place.subscription, reason)
+        self._unsubscription.cut(now, position.subscription, reason)

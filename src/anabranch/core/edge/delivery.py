@@ -86,7 +86,7 @@ def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
         return []
 
 
-def narrowed(
+def candidates(
     run: Run, envelope: Envelope, index: MatchIndex
 ) -> tuple[list[Hashable], list[tuple[Hashable, Check]], Attributes] | None:
     """Keys that match for certain, keys that need a check, and the attributes to check; None if
@@ -131,7 +131,7 @@ def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> boo
 
 
 #: Keys of the subscriptions that match an event; None if the event must be decoded first.
-Wanted = Sequence[Hashable] | None
+Matched = Sequence[Hashable] | None
 #: From this many events on, match them in one call.
 _MANY = 4
 #: Work to push an event to one subscription, to start a subscription, and to look up a run.
@@ -147,7 +147,7 @@ _LOOKED_UP_MAX = 400_000
 PROGRESS_TICKS = 64
 PROGRESS_TICKS_EACH = 16
 #: Progress reports per round, if there are more subscriptions than this.
-PROGRESS_CROWD = 256
+PROGRESS_POSITIONS_MAX = 256
 
 
 class LiveDelivery:
@@ -167,34 +167,34 @@ class LiveDelivery:
     # -- released runs --------------------------------------------------------------------------
 
     def advance(
-        self, now: float, stream: EdgeStream, runs: list[Run], wanted: list[Wanted] | None = None
+        self, now: float, stream: EdgeStream, runs: list[Run], matched: list[Matched] | None = None
     ) -> None:
-        """Deliver runs that the reorder buffer released; `wanted` may hold their matches."""
+        """Deliver runs that the reorder buffer released; `matched` may hold their matches."""
         touched: list[StreamPosition] = []
-        if wanted is None:
-            wanted = self._wanted(stream, runs)
+        if matched is None:
+            matched = self._match_many(stream, runs)
         for number, run in enumerate(runs):
             if stream.waiting and not run.reason:
                 self._start(now, stream, run.first, run.version)
             if not stream.live:
                 continue
             if run.datum is not None:
-                self._datum(now, stream, run, wanted[number] if wanted else None, touched)
+                self._datum(now, stream, run, matched[number] if matched else None, touched)
             if run.reason:
-                self._withheld(stream, run, touched)
-            elif run.datum is None and stream.floor() > run.version:
+                self._send_withheld_range(stream, run, touched)
+            elif run.datum is None and stream.required_version() > run.version:
                 self._require_version(stream, run)
-        for place in touched:
-            self.flush(place, stream.line.position)
+        for position in touched:
+            self.flush(position, stream.buffer.position)
         self._after_runs(now, stream)
 
     def _after_runs(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions and report progress after a batch of runs."""
-        self.start_resting(now, stream)
-        moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
+        self.start_waiting(now, stream)
+        moved, crowd = stream.buffer.position - stream.progress_tick, len(stream.live)
         is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
-        if is_due and crowd <= PROGRESS_CROWD:
-            self.progress(stream)
+        if is_due and crowd <= PROGRESS_POSITIONS_MAX:
+            self.send_all_progress(stream)
 
     def is_heavy(self, stream: EdgeStream, runs: int) -> bool:
         """Whether delivery of this many runs may exceed the work of one step."""
@@ -204,19 +204,19 @@ class LiveDelivery:
         works = runs * len(state.subscriptions) * PUSH_WORK
         return works > state.options.step_work_max or state.index.has_doubts
 
-    def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
+    def match_at_once(self, runs: list[Run]) -> list[Matched] | None:
         """Match these runs, if matching and delivering them fits into one step; None otherwise."""
         if len(runs) > self._runs_at_once():
             return None
         state = self._state
         bodies = [b"" if run.datum is None else run.datum.body for run in runs]
-        wanted = state.index.match_bodies(bodies, state.limits)
+        matched = state.index.match_bodies(bodies, state.limits)
         fans_out = 0
-        for run, each in zip(runs, wanted, strict=True):
+        for run, each in zip(runs, matched, strict=True):
             if each is None and run.datum is not None:
                 return None
             fans_out += len(each or ())
-        return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
+        return matched if fans_out * PUSH_WORK <= state.options.step_work_max else None
 
     def _runs_at_once(self) -> int:
         """Number of runs to look up without a pause."""
@@ -225,13 +225,13 @@ class LiveDelivery:
 
     def deliver_held(self, now: float, stream: EdgeStream) -> Iterator[PartRequest]:
         """Deliver held runs, about one step's worth of work."""
-        line, work_max = stream.line, self._state.options.step_work_max
+        buffer, work_max = stream.buffer, self._state.options.step_work_max
         work = 0
-        while line.has_ready and work < work_max:
-            runs = line.peek(self._runs_at_once())
-            wanted = self._wanted(stream, runs) or [None] * len(runs)
+        while buffer.has_ready and work < work_max:
+            runs = buffer.peek(self._runs_at_once())
+            matched = self._match_many(stream, runs) or [None] * len(runs)
             count, fans_out = 0, 0
-            for run, each in zip(runs, wanted, strict=True):
+            for run, each in zip(runs, matched, strict=True):
                 if run.datum is not None and each is None and (stream.live or stream.waiting):
                     break
                 fans_out += len(each or ()) * PUSH_WORK
@@ -243,67 +243,67 @@ class LiveDelivery:
             work += spent
             if count and fans_out <= work_max:
                 self._state.begin()
-                line.pass_on(runs[:count])
-                self.advance(now, stream, runs[:count], wanted[:count])
+                buffer.release(runs[:count])
+                self.advance(now, stream, runs[:count], matched[:count])
                 yield from self._state.result()
             else:
-                work += yield from self._deliver_one(now, stream, runs[0], wanted[0])
+                work += yield from self._deliver_one(now, stream, runs[0], matched[0])
 
     def _deliver_one(
-        self, now: float, stream: EdgeStream, run: Run, wanted: Wanted
+        self, now: float, stream: EdgeStream, run: Run, matched: Matched
     ) -> Generator[PartRequest, None, int]:
         """Deliver one run in portions: to many subscriptions, or after many checks. Returns the
         work done."""
         state, work = self._state, 0
-        if wanted is None:
-            wanted, work = yield from self._matches_in_portions(now, stream, run)
+        if matched is None:
+            matched, work = yield from self._match_in_portions(now, stream, run)
         state.begin()
         if stream.waiting and not run.reason:
             self._start(now, stream, run.first, run.version)
         yield from state.result()
         crowd = self._fan_out_max
-        for first in range(0, len(wanted), crowd):
+        for first in range(0, len(matched), crowd):
             state.begin()
             touched: list[StreamPosition] = []
-            self._datum(now, stream, run, wanted[first : first + crowd], touched)
-            for place in touched:
-                self.flush(place, run.last)
+            self._datum(now, stream, run, matched[first : first + crowd], touched)
+            for position in touched:
+                self.flush(position, run.last)
             yield from state.result()
             yield WorkDone(PUSH_WORK * crowd)
         state.begin()
-        stream.line.pass_on([run])
+        stream.buffer.release([run])
         if run.reason:
-            self._withheld(stream, run, [])
+            self._send_withheld_range(stream, run, [])
         self._after_runs(now, stream)
         yield from state.result()
-        return work + PUSH_WORK * len(wanted)
+        return work + PUSH_WORK * len(matched)
 
-    def _matches_in_portions(
+    def _match_in_portions(
         self, now: float, stream: EdgeStream, run: Run
     ) -> Generator[WorkDone, None, tuple[list[Hashable], int]]:
-        """Like `_matches_of`, in portions; also returns the work done."""
+        """Like `_match`, in portions; also returns the work done."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return [], 0
-        found = narrowed(run, envelope, self._state.index)
+        found = candidates(run, envelope, self._state.index)
         if found is None:
             return [], 0
-        wanted, unchecked, attributes = found
-        known = set(wanted)
+        matched, unchecked, attributes = found
+        known = set(matched)
         each = CHECK_WORK + run.size // CHECKED_BYTES
         work = 0
         for key, check in unchecked:
             if key not in known and check(attributes):
                 known.add(key)
-                wanted.append(key)
+                matched.append(key)
             work += each
             if work > self._check_work_max:
                 yield WorkDone(work)
                 work = 0
         yield WorkDone(work)
-        return self._addressed(stream, envelope, wanted), each * len(unchecked)
+        return self._addressed(stream, envelope, matched), each * len(unchecked)
 
-    def _wanted(self, stream: EdgeStream, runs: list[Run]) -> list[Wanted] | None:
+    def _match_many(self, stream: EdgeStream, runs: list[Run]) -> list[Matched] | None:
         """Match many events in one call, where the index can do that."""
         if len(runs) < _MANY or not (stream.live or stream.waiting):
             return None
@@ -315,24 +315,24 @@ class LiveDelivery:
         now: float,
         stream: EdgeStream,
         run: Run,
-        wanted: Wanted,
+        matched: Matched,
         touched: list[StreamPosition],
     ) -> None:
         datum = run.datum
-        if wanted is None:
-            wanted = self._matches_of(now, stream, run)
+        if matched is None:
+            matched = self._match(now, stream, run)
         assert datum is not None
         live, tick = stream.live, datum.tick
-        for key in wanted:
-            place = live.get(key)
-            if place is None or tick <= place.sent:
+        for key in matched:
+            position = live.get(key)
+            if position is None or tick <= position.processed:
                 continue
-            if not place.batch:
-                touched.append(place)
-            if not self.push(place, datum):
-                self._overflow(now, place, tick - 1)
+            if not position.batch:
+                touched.append(position)
+            if not self.push(position, datum):
+                self._overflow(now, position, tick - 1)
 
-    def _matches_of(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
+    def _match(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
         """Keys of the subscriptions that match one event and may receive it."""
         envelope = read(run, self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
@@ -340,184 +340,194 @@ class LiveDelivery:
         return self._addressed(stream, envelope, matching(run, envelope, self._state.index))
 
     def _addressed(
-        self, stream: EdgeStream, envelope: Envelope, wanted: list[Hashable]
+        self, stream: EdgeStream, envelope: Envelope, matched: list[Hashable]
     ) -> list[Hashable]:
         if not envelope.header.control.destinations:
-            return wanted
-        places = [(key, stream.live.get(key)) for key in wanted]
+            return matched
+        positions = [(key, stream.live.get(key)) for key in matched]
         return [
             key
-            for key, place in places
-            if place is not None and is_addressed(envelope, place.subscription.client)
+            for key, position in positions
+            if position is not None and is_addressed(envelope, position.subscription.client)
         ]
 
-    def push(self, place: StreamPosition, datum: Datum) -> bool:
+    def push(self, position: StreamPosition, datum: Datum) -> bool:
         """Add an event to the next frame; False if the window or the session is full."""
-        subscription = place.subscription
+        subscription = position.subscription
         session = subscription.session
         if session is None or session.is_full or subscription.unacked >= subscription.window:
             return False
         size = len(datum.body)
-        if place.batch_bytes + size > self._state.options.replay_bytes_max:
-            self.flush(place, datum.tick - 1)
+        if position.batch_bytes + size > self._state.options.replay_bytes_max:
+            self.flush(position, datum.tick - 1)
         subscription.unacked += 1
-        place.flight.append(datum.tick)
-        place.batch.append(datum)
-        place.batch_bytes += size
+        position.in_flight.append(datum.tick)
+        position.batch.append(datum)
+        position.batch_bytes += size
         return True
 
-    def _overflow(self, now: float, place: StreamPosition, tick: int) -> None:
-        subscription = place.subscription
+    def _overflow(self, now: float, position: StreamPosition, tick: int) -> None:
+        subscription = position.subscription
         if subscription.is_durable:
-            place.stream.fall_back(place, tick)
+            position.stream.fall_back(position, tick)
             return
         session = subscription.session
         which = "connection" if session is not None and session.is_full else "window"
-        self.flush(place, tick)
+        self.flush(position, tick)
         self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
-        for place in list(stream.live.values()):
-            is_reliable = place.subscription.quality != "best-effort"
-            if is_reliable and place.needs > run.version and run.last > place.sent:
-                stream.fall_back(place, run.first - 1)
+        for position in list(stream.live.values()):
+            is_reliable = position.subscription.quality != "best-effort"
+            if (
+                is_reliable
+                and position.required_version > run.version
+                and run.last > position.processed
+            ):
+                stream.fall_back(position, run.first - 1)
 
-    def _withheld(self, stream: EdgeStream, run: Run, touched: list[StreamPosition]) -> None:
-        for place in touched:
-            self.flush(place, run.first - 1)
-        for place in stream.live.values():
-            self.withhold(place, run.first, run.last, run.reason)
+    def _send_withheld_range(
+        self, stream: EdgeStream, run: Run, touched: list[StreamPosition]
+    ) -> None:
+        for position in touched:
+            self.flush(position, run.first - 1)
+        for position in stream.live.values():
+            self.send_withheld(position, run.first, run.last, run.reason)
 
     # -- frames ---------------------------------------------------------------------------------
 
-    def flush(self, place: StreamPosition, through: int = -1) -> None:
+    def flush(self, position: StreamPosition, through: int = -1) -> None:
         """Send the batch of a position, and how far it is complete."""
-        session = place.subscription.session
-        if session is None or not place.batch:
+        session = position.subscription.session
+        if session is None or not position.batch:
             return
-        if through < 0 or place.mode != "live":
-            through = place.through
-        self._send(place, session, through)
+        if through < 0 or position.mode != "live":
+            through = position.through
+        self._send(position, session, through)
 
-    def _send(self, place: StreamPosition, session: EdgeSession, through: int) -> None:
-        through = max(through, place.told)
-        place.told = through
-        matches = Matches(place.subscription.name, through, place.batch)
-        self._state.deliver(session, place.stream.name, matches, place.batch_bytes)
-        place.batch = []
-        place.batch_bytes = 0
+    def _send(self, position: StreamPosition, session: EdgeSession, through: int) -> None:
+        through = max(through, position.announced)
+        position.announced = through
+        matches = Matches(position.subscription.name, through, position.batch)
+        self._state.deliver(session, position.stream.name, matches, position.batch_bytes)
+        position.batch = []
+        position.batch_bytes = 0
 
-    def withhold(self, place: StreamPosition, first: int, last: int, reason: str) -> None:
+    def send_withheld(self, position: StreamPosition, first: int, last: int, reason: str) -> None:
         """Report ticks as withheld to the client."""
-        session = place.subscription.session
-        first = max(first, place.sent + 1)
+        session = position.subscription.session
+        first = max(first, position.processed + 1)
         if session is None or first > last:
             return
         hole = Hole(first, last, reason)
-        self._state.tell(session, Withheld(place.subscription.name, place.stream.name, [hole]))
-        place.told = max(place.told, last)
+        self._state.send_client(
+            session, Withheld(position.subscription.name, position.stream.name, [hole])
+        )
+        position.announced = max(position.announced, last)
 
-    def progress_in_time(self, now: float, stream: EdgeStream) -> None:
+    def send_progress_in_portions(self, now: float, stream: EdgeStream) -> None:
         """Report progress on one stream, to a bounded number of subscriptions per call."""
-        if not stream.progress_places:
-            if len(stream.live) + len(stream.behind) <= PROGRESS_CROWD:
-                self.progress(stream)
+        if not stream.progress_positions:
+            if len(stream.live) + len(stream.catching_up) <= PROGRESS_POSITIONS_MAX:
+                self.send_all_progress(stream)
                 return
-            stream.progress_at = stream.line.position
-            stream.progress_places = [*stream.behind.values(), *stream.live.values()]
-        places = stream.progress_places
-        for place in places[-PROGRESS_CROWD:]:
-            if place.mode in {"live", "behind"}:
-                self.tell_through(place)
-        del places[-PROGRESS_CROWD:]
-        if places or stream.line.position > stream.progress_at:
+            stream.progress_tick = stream.buffer.position
+            stream.progress_positions = [*stream.catching_up.values(), *stream.live.values()]
+        positions = stream.progress_positions
+        for position in positions[-PROGRESS_POSITIONS_MAX:]:
+            if position.mode in {"live", "catching_up"}:
+                self.send_progress(position)
+        del positions[-PROGRESS_POSITIONS_MAX:]
+        if positions or stream.buffer.position > stream.progress_tick:
             # Come back for the remaining ones even if the stream stays silent.
-            self._state.touch(now)
+            self._state.schedule_done(now)
 
-    def progress(self, stream: EdgeStream) -> None:
+    def send_all_progress(self, stream: EdgeStream) -> None:
         """Report to all clients how far the stream is complete for them."""
-        stream.progress_at = stream.line.position
-        for place in stream.live.values():
-            self.tell_through(place)
-        for place in stream.behind.values():
-            self.tell_through(place)
+        stream.progress_tick = stream.buffer.position
+        for position in stream.live.values():
+            self.send_progress(position)
+        for position in stream.catching_up.values():
+            self.send_progress(position)
 
-    def tell_through(self, place: StreamPosition) -> None:
+    def send_progress(self, position: StreamPosition) -> None:
         """Report progress to one client, unless it is best-effort."""
-        session = place.subscription.session
-        if session is None or place.subscription.quality == "best-effort":
+        session = position.subscription.session
+        if session is None or position.subscription.quality == "best-effort":
             return
-        if place.through > place.told:
-            self._send(place, session, place.through)
+        if position.through > position.announced:
+            self._send(position, session, position.through)
 
     # -- starts ---------------------------------------------------------------------------------
 
     def _start(self, now: float, stream: EdgeStream, tick: int, version: Version) -> None:
-        earliest = stream.earliest
+        earliest = stream.earliest_version
         if earliest is None or earliest > version:
             return
-        stream.earliest = None
+        stream.earliest_version = None
         started: list[EdgeSubscription] = []
         for subscription in stream.waiting.values():
-            wanted = subscription.version
-            if wanted is None or wanted > version:
-                stream.expect(wanted)
+            first_version = subscription.version
+            if first_version is None or first_version > version:
+                stream.note_waiting(first_version)
             elif len(started) < self._starts_max:
                 started.append(subscription)
             else:
                 # A later tick is as good for the remaining ones.
-                stream.earliest = earliest
-                self._state.starting[stream.name] = stream
+                stream.earliest_version = earliest
+                self._state.starting_streams[stream.name] = stream
                 self._state.backlog_at = now
                 break
         for subscription in started:
             del stream.waiting[subscription.key]
             self._begin(now, StreamPosition(subscription, stream, tick))
 
-    def start_resting(self, now: float, stream: EdgeStream) -> None:
+    def start_waiting(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions at the next tick, if the buffer's version includes them."""
-        line = stream.line
-        if stream.waiting and line.is_placed:
-            self._start(now, stream, line.position + 1, line.version)
+        buffer = stream.buffer
+        if stream.waiting and buffer.is_placed:
+            self._start(now, stream, buffer.position + 1, buffer.version)
 
-    def _begin(self, now: float, place: StreamPosition) -> None:
-        subscription, stream = place.subscription, place.stream
-        subscription.places[stream.name] = place
-        self._state.touch(now)
+    def _begin(self, now: float, position: StreamPosition) -> None:
+        subscription, stream = position.subscription, position.stream
+        subscription.positions[stream.name] = position
+        self._state.schedule_done(now)
         if subscription.is_durable:
-            place.mode = "starting"
-            self._cursors.put_cursor(place)
-            self._state.sync(StartStored(place))
+            position.mode = "starting"
+            self._cursors.put_cursor(position)
+            self._state.sync(StartStored(position))
             return
-        self.tell_start(place)
+        self.send_start(position)
         if subscription.session is not None:
-            self.enter(place)
+            self.go_live(position)
 
-    def tell_start(self, place: StreamPosition) -> None:
+    def send_start(self, position: StreamPosition) -> None:
         """Send the client the first tick from which it receives every match."""
-        session = place.subscription.session
+        session = position.subscription.session
         if session is not None:
-            name = place.subscription.name
-            self._state.tell(session, StartsAt(name, place.stream.name, place.acked + 1))
+            name = position.subscription.name
+            self._state.send_client(
+                session, StartsAt(name, position.stream.name, position.acked + 1)
+            )
 
-    def enter(self, place: StreamPosition) -> None:
+    def go_live(self, position: StreamPosition) -> None:
         """Make a position live."""
-        version = place.subscription.version
-        place.stream.enter(place, NOTHING if version is None else version)
+        version = position.subscription.version
+        position.stream.go_live(position, NOTHING if version is None else version)
 
-    def versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
+    def record_versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
         """Record the interest versions that now include these subscriptions."""
         known = []
         for key, version in versions.items():
             subscription = self._state.subscriptions.get(key)
-            if subscription is not None and not subscription.is_leaving:
+            if subscription is not None and not subscription.is_ending:
                 subscription.version = version
                 known.append(subscription)
         for stream in self._state.streams.values():
             for subscription in known:
                 if subscription.key in stream.waiting:
-                    stream.expect(subscription.version)
-            self.start_resting(now, stream)
+                    stream.note_waiting(subscription.version)
+            self.start_waiting(now, stream)
         return known
 
     # -- acknowledgements -----------------------------------------------------------------------
@@ -525,16 +535,20 @@ class LiveDelivery:
     def ack(self, now: float, session: EdgeSession, frame: Ack) -> list[StreamPosition]:
         """Apply an acknowledgement; returns the positions that advanced."""
         acked = _acked(session, frame)
-        moves = self._cursors.moves
-        for place, tick in acked:
-            moves(place, tick)
-            flight = place.flight
-            count = len(flight) if flight and flight[-1] <= tick else bisect_right(flight, tick)
+        record_ack = self._cursors.record_ack
+        for position, tick in acked:
+            record_ack(position, tick)
+            in_flight = position.in_flight
+            count = (
+                len(in_flight)
+                if in_flight and in_flight[-1] <= tick
+                else bisect_right(in_flight, tick)
+            )
             if count:
-                place.subscription.unacked -= count
-                del flight[:count]
-        self._state.touch(now)
-        return [place for place, _ in acked]
+                position.subscription.unacked -= count
+                del in_flight[:count]
+        self._state.schedule_done(now)
+        return [position for position, _ in acked]
 
 
 def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]:
@@ -542,16 +556,16 @@ def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]
     acked = []
     for stream, ticks in frame.ticks.items():
         for name, tick in ticks.items():
-            subscription = session.names.get(name)
+            subscription = session.subscriptions.get(name)
             if subscription is None:
                 # It ended, and the client has not been notified yet.
                 continue
-            place = subscription.places.get(stream)
-            if place is None or tick > place.told:
+            position = subscription.positions.get(stream)
+            if position is None or tick > position.announced:
                 raise RemoteError(
                     f"subscription {name!r} acknowledges tick {tick} of {stream!r},"
                     " which was never sent"
                 )
-            if tick > place.acked:
-                acked.append((place, tick))
+            if tick > position.acked:
+                acked.append((position, tick))
     return acked

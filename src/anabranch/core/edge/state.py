@@ -10,20 +10,20 @@ another frame to that session comes in between or the frame would become too lar
 Syncs are requested by ticket. For each ticket the state keeps what to do when it completes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from anabranch.core.contract import Note, Put, SendClient
+from anabranch.core.contract import CutClient, Note, Put, SendClient
 from anabranch.core.edge.reorder_buffer import ReorderBuffer
 from anabranch.core.edge.subscriptions import (
-    About,
     EdgeSession,
     EdgeStream,
     EdgeSubscription,
     PendingAttach,
     PendingRequests,
     StreamPosition,
+    Subject,
 )
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
@@ -48,7 +48,7 @@ class RunStored:
 class StartStored:
     """A durable start is on disk."""
 
-    place: StreamPosition
+    position: StreamPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class EndStored:
 
 
 @dataclass(slots=True)
-class _Delivering:
+class _OpenFrame:
     """A frame to which this step may still add events."""
 
     frame: Deliver
@@ -116,7 +116,7 @@ class EdgeState:
         self.memory = memory or FilterMemory(limits)
         self.options = options
         self.limits = limits
-        self.others = tuple(edge for edge in network.edges if edge != name)
+        self.other_edges = tuple(edge for edge in network.edges if edge != name)
         self.streams = {
             edge: EdgeStream(
                 edge,
@@ -129,17 +129,17 @@ class EdgeState:
         }
         self.subscriptions: dict[str, EdgeSubscription] = {}
         #: Key → durable subscription without a session.
-        self.away: dict[str, EdgeSubscription] = {}
+        self.detached: dict[str, EdgeSubscription] = {}
         #: Key → pending attach.
         self.attaches: dict[str, PendingAttach] = {}
         #: Name → durable subscription that ended before all other edges had yielded it.
         self.closed: dict[str, EdgeSubscription] = {}
         #: Client → number of its subscriptions, pending ones included; and number in `closed`.
-        self.owned: dict[str, int] = {}
-        self.ended: dict[str, int] = {}
+        self.subscription_counts: dict[str, int] = {}
+        self.closed_counts: dict[str, int] = {}
         self.sessions: dict[int, EdgeSession] = {}
         #: Client → its session.
-        self.clients: dict[str, EdgeSession] = {}
+        self.sessions_by_client: dict[str, EdgeSession] = {}
         self.requests = PendingRequests(run, options.ask_again_s)
         #: Keys whose removal is being synced → edges that claim them, with their numbers.
         self.claimants: dict[str, dict[str, int]] = {}
@@ -147,17 +147,17 @@ class EdgeState:
         #: When to write cursors and send `Done` next.
         self.done_at = float("inf")
         #: No reorder buffer needs a gap check before this time.
-        self.lines_at = float("inf")
+        self.gap_check_at = float("inf")
         #: Deferred work since `backlog_at`: streams whose reorder buffers hold runs back, and
         #: positions to be settled.
         self.backlog: dict[str, EdgeStream] = {}
-        self.unsettled: dict[StreamPosition, None] = {}
+        self.catch_up_queue: dict[StreamPosition, None] = {}
         #: Streams on which more subscriptions can start.
-        self.starting: dict[str, EdgeStream] = {}
+        self.starting_streams: dict[str, EdgeStream] = {}
         self.backlog_at = 0.0
-        self.out: list[PartRequest] = []
+        self._effects: list[PartRequest] = []
         #: Session number → the last frame to it, if it may still grow.
-        self._delivering: dict[int, _Delivering] = {}
+        self._open_frames: dict[int, _OpenFrame] = {}
         self._added: dict[str, Filter] = {}
         self._removed: list[str] = []
         self._ticket = 0
@@ -166,7 +166,7 @@ class EdgeState:
     @property
     def has_backlog(self) -> bool:
         """Whether deferred work is pending."""
-        return bool(self.backlog or self.unsettled or self.starting)
+        return bool(self.backlog or self.catch_up_queue or self.starting_streams)
 
     @cached_property
     def index(self) -> MatchIndex:
@@ -186,7 +186,7 @@ class EdgeState:
         if attach is not None and attach.is_counted:
             attach.is_counted = False
         else:
-            _count(self.owned, subscription.client, 1)
+            _count(self.subscription_counts, subscription.client, 1)
         if attach is not None and attach.cost is not None:
             subscription.cost, attach.cost = attach.cost, None
 
@@ -213,30 +213,30 @@ class EdgeState:
         # The filter is no longer needed, and not charged.
         subscription.filter = _NOTHING
         self.closed[subscription.name] = subscription
-        _count(self.ended, subscription.client, 1)
+        _count(self.closed_counts, subscription.client, 1)
 
     def forget_closed(self, name: str) -> EdgeSubscription | None:
         """Remove a closed subscription and return it, if there is one."""
         closed = self.closed.pop(name, None)
         if closed is not None:
-            _count(self.ended, closed.client, -1)
+            _count(self.closed_counts, closed.client, -1)
         return closed
 
-    def drop(self, subscription: EdgeSubscription) -> None:
+    def remove(self, subscription: EdgeSubscription) -> None:
         """Remove a subscription and its positions."""
         del self.subscriptions[subscription.key]
-        _count(self.owned, subscription.client, -1)
+        _count(self.subscription_counts, subscription.client, -1)
         self._release(subscription)
-        for place in subscription.places.values():
-            place.is_over = True
+        for position in subscription.positions.values():
+            position.is_removed = True
 
     # -- a step ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a step; discard what an aborted one left."""
-        self.out = []
-        if self._delivering:
-            self._delivering = {}
+        self._effects = []
+        if self._open_frames:
+            self._open_frames = {}
         if self._added or self._removed:
             self._added = {}
             self._removed = []
@@ -244,31 +244,40 @@ class EdgeState:
     def result(self) -> list[PartRequest]:
         """Return all effects of this step."""
         if self._added or self._removed:
-            self.out.append(ChangeInterest(self._added, self._removed))
-        return self.out
+            self._effects.append(ChangeInterest(self._added, self._removed))
+        return self._effects
+
+    def emit(self, effects: Iterable[PartRequest]) -> None:
+        self._effects += effects
 
     def carry(self, target: str, content: AnyCarried) -> None:
         """Send a message to a broker, once."""
-        self.out.append(CarryTo(target, content))
+        self._effects.append(CarryTo(target, content))
 
-    def hold(self, now: float, name: str, tick: int, about: About) -> int:
+    def send_request(
+        self, now: float, number: int, target: str, content: AnyCarried, subject: Subject
+    ) -> None:
+        """Send a request to another broker until it is closed; `number` is from `requests`."""
+        self.emit(self.requests.send(now, number, target, content, subject))
+
+    def request_hold(self, now: float, name: str, tick: int, subject: Subject) -> int:
         """Ask an origin to retain everything after a tick; returns the request number."""
-        number = self.requests.number()
+        number = self.requests.next_number()
         stream = self.streams[name]
         # `Done` must be sent again when the hold is no longer needed.
-        stream.done_told = min(stream.done_told, tick)
-        self.out += self.requests.ask(now, number, name, Hold(number, tick), about)
+        stream.done_sent = min(stream.done_sent, tick)
+        self.send_request(now, number, name, Hold(number, tick), subject)
         return number
 
-    def tell(self, session: EdgeSession, frame: AnyClientFrame) -> None:
+    def send_client(self, session: EdgeSession, frame: AnyClientFrame) -> None:
         """Send a frame to a client."""
-        self._delivering.pop(session.number, None)
-        self.out.append(SendClient(session.number, frame))
+        self._open_frames.pop(session.number, None)
+        self._effects.append(SendClient(session.number, frame))
 
     def deliver(self, session: EdgeSession, stream: str, matches: Matches, size: int) -> None:
         """Send events to a client, coalesced with others of this step; `size` is their bytes."""
         size += _MATCHES_BYTES
-        last = self._delivering.get(session.number)
+        last = self._open_frames.get(session.number)
         if (
             last is not None
             and last.frame.stream == stream
@@ -278,14 +287,18 @@ class EdgeState:
             last.size += size
             return
         frame = Deliver(stream, [matches])
-        self._delivering[session.number] = _Delivering(frame, size)
-        self.out.append(SendClient(session.number, frame))
+        self._open_frames[session.number] = _OpenFrame(frame, size)
+        self._effects.append(SendClient(session.number, frame))
+
+    def cut_client(self, session: EdgeSession, reason: str) -> None:
+        """Close the connection of a client."""
+        self._effects.append(CutClient(session.number, reason))
 
     def put(self, table: str, key: str, value: bytes | None) -> None:
-        self.out.append(Put(table, key, value))
+        self._effects.append(Put(table, key, value))
 
     def note(self, level: str, text: str) -> None:
-        self.out.append(Note(level, text))
+        self._effects.append(Note(level, text))
 
     def register(self, subscription: EdgeSubscription) -> None:
         """Add a subscription to the edge's interest."""
@@ -305,21 +318,21 @@ class EdgeState:
         self.attaches[attach.key] = attach
         if attach.key not in self.subscriptions and not attach.is_counted:
             attach.is_counted = True
-            _count(self.owned, attach.client, 1)
+            _count(self.subscription_counts, attach.client, 1)
             if attach.filter is not None:
                 self.charge(attach, attach.filter.cost(attach.frame.filter))
         if attach.session is not None:
-            attach.session.attaching[attach.key] = None
+            attach.session.attach_keys[attach.key] = None
 
     def end_attach(self, key: str) -> PendingAttach:
         """Remove an attach that succeeded or was given up."""
         attach = self.attaches.pop(key)
         if attach.is_counted:
             attach.is_counted = False
-            _count(self.owned, attach.client, -1)
+            _count(self.subscription_counts, attach.client, -1)
         self._release(attach)
         if attach.session is not None:
-            attach.session.attaching.pop(key, None)
+            attach.session.attach_keys.pop(key, None)
         return attach
 
     # -- syncs ----------------------------------------------------------------------------------
@@ -328,7 +341,7 @@ class EdgeState:
         """Request a sync; `stored` is returned when everything put so far is on disk."""
         self._ticket += 1
         self._tickets[self._ticket] = stored
-        self.out.append(RequestSync(self._ticket))
+        self._effects.append(RequestSync(self._ticket))
 
     def stored(self, ticket: int) -> list[Stored]:
         """What completed with this ticket."""
@@ -339,7 +352,7 @@ class EdgeState:
 
     # -- timing ---------------------------------------------------------------------------------
 
-    def touch(self, now: float) -> None:
+    def schedule_done(self, now: float) -> None:
         """Schedule the next write of cursors and `Done`."""
         self.done_at = min(self.done_at, now + self.options.done_every_s)
 

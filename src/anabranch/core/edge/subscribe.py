@@ -80,32 +80,32 @@ class Activation:
         self._catch_up = catch_up
         self._ownership = ownership
 
-    def stands(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
+    def activate(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
         """Activate a subscription: everything is granted, and on disk if it has to be."""
         state = self._state
         current = state.attaches.get(attach.key)
         is_over = state.subscriptions.get(attach.key) is not subscription
-        if is_over or subscription.is_leaving:
+        if is_over or subscription.is_ending:
             return
         if current is attach:
             state.end_attach(attach.key)
         elif current is not None and current.is_committed:
             # A later attach is being synced and will activate it.
             return
-        if current is attach and subscription.is_unheard and attach.session is None:
-            self._unsubscription.take_back(now, subscription)
+        if current is attach and subscription.is_unannounced and attach.session is None:
+            self._unsubscription.withdraw(now, subscription)
             return
         subscription.is_stored = True
-        for place in subscription.places.values():
-            place.synced = max(place.synced, place.written)
+        for position in subscription.positions.values():
+            position.synced = max(position.synced, position.written)
         self.register(subscription)
         if subscription.is_durable:
             self._ownership.claim(now, subscription)
         if attach.session is not None:
             self._serve(now, subscription, attach, attach.session)
         elif subscription.session is None and subscription.is_durable:
-            state.away[subscription.key] = subscription
-        state.touch(now)
+            state.detached[subscription.key] = subscription
+        state.schedule_done(now)
 
     def register(self, subscription: EdgeSubscription) -> None:
         """Add it to the interest; it waits on streams where it has not started."""
@@ -113,7 +113,7 @@ class Activation:
             return
         self._state.register(subscription)
         for stream in self._state.streams.values():
-            if stream.name not in subscription.places:
+            if stream.name not in subscription.positions:
                 stream.waiting[subscription.key] = subscription
 
     def _serve(
@@ -123,41 +123,43 @@ class Activation:
         attach: PendingAttach,
         session: EdgeSession,
     ) -> None:
-        subscription.is_unheard = False
+        subscription.is_unannounced = False
         subscription.session = session
-        self._state.away.pop(subscription.key, None)
+        self._state.detached.pop(subscription.key, None)
         subscription.window = attach.frame.window
         subscription.unacked = 0
-        session.names[subscription.name] = subscription
-        self.tell(subscription, session, attach.request)
+        session.subscriptions[subscription.name] = subscription
+        self.confirm(subscription, session, attach.request)
         listed = attach.frame.ticks if attach.frame.start == "resume" else {}
-        places = [place for place in subscription.places.values() if place.mode != "starting"]
-        for place in places:
-            place.sent = place.told = place.acked
-            if place.stream.name not in listed:
-                self._delivery.tell_start(place)
-        for place in places:
-            if place.mode == "behind":
-                self._catch_up.resume(now, place)
+        positions = [
+            position for position in subscription.positions.values() if position.mode != "starting"
+        ]
+        for position in positions:
+            position.processed = position.announced = position.acked
+            if position.stream.name not in listed:
+                self._delivery.send_start(position)
+        for position in positions:
+            if position.mode == "catching_up":
+                self._catch_up.resume(now, position)
 
-    def tell(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
+    def confirm(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
         """Confirm the subscription to its client."""
-        number, ticks = subscription.number, subscription.standing()
-        self._state.tell(session, Subscribed(request, subscription.name, number, ticks))
+        number, ticks = subscription.number, subscription.acked_ticks()
+        self._state.send_client(session, Subscribed(request, subscription.name, number, ticks))
 
     def start_stored(self, now: float, stored: StartStored) -> None:
         """Send the client a durable start, which is on disk now."""
-        place = stored.place
-        subscription = place.subscription
-        if place.mode != "starting" or subscription.is_leaving:
+        position = stored.position
+        subscription = position.subscription
+        if position.mode != "starting" or subscription.is_ending:
             return
-        if subscription.places.get(place.stream.name) is not place:
+        if subscription.positions.get(position.stream.name) is not position:
             # Its client attached with an earlier start.
             return
-        place.mode = "behind"
+        position.mode = "catching_up"
         if subscription.session is not None:
-            self._delivery.tell_start(place)
-            self._catch_up.resume(now, place)
+            self._delivery.send_start(position)
+            self._catch_up.resume(now, position)
 
 
 _FIND_ROUNDS_MAX = 2
@@ -187,7 +189,7 @@ class Attachments:
         state, frame = self._state, attach.frame
         state.begin_attach(attach)
         known = state.subscriptions.get(attach.key)
-        if known is not None and known.is_leaving:
+        if known is not None and known.is_ending:
             return
         if frame.quality == "durable":
             if frame.number == 0 and (known is not None or frame.start == "resume"):
@@ -206,7 +208,7 @@ class Attachments:
         else:
             self._commit(now, attach)
 
-    def forgotten(self, now: float, key: str) -> None:
+    def continue_queued(self, now: float, key: str) -> None:
         """Continue the attach that waited for the removal of a subscription to reach the disk."""
         attach = self._state.attaches.get(key)
         if attach is None:
@@ -221,33 +223,33 @@ class Attachments:
 
     def _refuse(self, now: float, attach: PendingAttach, reason: str, code: Code = "") -> None:
         if attach.session is not None:
-            self._state.tell(attach.session, Refused(attach.request, reason[:1000], code))
+            self._state.send_client(attach.session, Refused(attach.request, reason[:1000], code))
         self._unsubscription.abandon(now, attach.key)
 
     def _is_answered(self, attach: PendingAttach, who: str) -> bool:
         """Record an answer; returns whether it was the last one."""
-        self._state.requests.close(attach.asks.pop(who))
-        return not attach.asks
+        self._state.requests.close(attach.requests.pop(who))
+        return not attach.requests
 
     # -- find the owner -------------------------------------------------------------------------
 
     def _find(self, now: float, attach: PendingAttach) -> None:
         state = self._state
-        attach.rounds += 1
-        attach.found = None
-        for edge in state.others:
-            number = attach.asks[edge] = state.requests.number()
+        attach.find_rounds += 1
+        attach.owner = None
+        for edge in state.other_edges:
+            number = attach.requests[edge] = state.requests.next_number()
             question = Find(number, attach.frame.subscription)
-            state.out += state.requests.ask(now, number, edge, question, attach)
-        if not attach.asks:
+            state.send_request(now, number, edge, question, attach)
+        if not attach.requests:
             self._found_all(now, attach)
 
     def found(self, now: float, source: str, attach: PendingAttach, answer: Found) -> None:
         """Handle the answer of an edge: whether it has the subscription, and at which ticks."""
         self._check_found(source, answer)
-        best = attach.found
+        best = attach.owner
         if answer.number > (0 if best is None else best.number):
-            attach.found = answer
+            attach.owner = answer
         if self._is_answered(attach, source):
             self._found_all(now, attach)
 
@@ -262,9 +264,9 @@ class Attachments:
             raise RemoteError(f"{source!r} sent an invalid filter: {error}") from error
 
     def _found_all(self, now: float, attach: PendingAttach) -> None:
-        known, found = self._state.subscriptions.get(attach.key), attach.found
+        known, found = self._state.subscriptions.get(attach.key), attach.owner
         if known is None and found is None:
-            if attach.rounds < _FIND_ROUNDS_MAX and self._state.others:
+            if attach.find_rounds < _FIND_ROUNDS_MAX and self._state.other_edges:
                 self._find(now, attach)
             else:
                 name = attach.frame.subscription
@@ -304,29 +306,29 @@ class Attachments:
         known = self._state.subscriptions.get(attach.key)
         for stream, tick in ticks.items():
             attach.ticks[stream] = tick
-            place = None if known is None else known.places.get(stream)
-            if place is None or not place.covers(tick):
+            position = None if known is None else known.positions.get(stream)
+            if position is None or not position.covers(tick):
                 self._hold(now, attach, stream, tick)
-        if not attach.asks:
+        if not attach.requests:
             self._commit(now, attach)
 
     def _hold(self, now: float, attach: PendingAttach, stream: str, tick: int) -> None:
         attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
-        attach.asks[stream] = self._state.hold(now, stream, tick, attach)
+        attach.requests[stream] = self._state.request_hold(now, stream, tick, attach)
 
     def _request_ticks_of_time(self, now: float, attach: PendingAttach) -> None:
         """Ask every origin for its first tick at or after the time."""
         state = self._state
         for stream in state.streams:
-            number = attach.asks[stream] = state.requests.number()
+            number = attach.requests[stream] = state.requests.next_number()
             filters = [attach.frame.filter]
             bytes_max = state.options.replay_bytes_max
             question = Replay(number, 0, attach.frame.time_ns, filters, 1, bytes_max)
-            state.out += state.requests.ask(now, number, stream, question, attach)
+            state.send_request(now, number, stream, question, attach)
 
     def answer(self, now: float, source: str, attach: PendingAttach, answer: Answer) -> None:
         """Hold the tick that an origin reported for the start time."""
-        self._state.requests.close(attach.asks.pop(source))
+        self._state.requests.close(attach.requests.pop(source))
         self._hold(now, attach, source, answer.first - 1)
 
     def held(self, now: float, source: str, attach: PendingAttach, answer: Held) -> None:
@@ -355,7 +357,7 @@ class Attachments:
                 " and `beginning` starts at the oldest tick",
             )
             return
-        self._state.requests.close(attach.asks.pop(source))
+        self._state.requests.close(attach.requests.pop(source))
         self._hold(now, attach, source, answer.oldest - 1)
 
     # -- store ----------------------------------------------------------------------------------
@@ -374,21 +376,21 @@ class Attachments:
             except LocalError as error:
                 self._refuse(now, attach, str(error))
                 return
-        self._unsubscription.stop_claims(subscription)
+        self._unsubscription.close_claims(subscription)
         subscription.number = max(subscription.number, attach.number)
         subscription.is_claimed = subscription.is_stored = False
         closed = state.forget_closed(attach.key)
         if closed is not None:
-            self._unsubscription.stop_claims(closed)
+            self._unsubscription.close_claims(closed)
         if closed is not None or attach.is_resuming:
-            subscription.is_unheard = False
-        self._place_all(now, attach, subscription)
+            subscription.is_unannounced = False
+        self._create_positions(now, attach, subscription)
         attach.is_committed = True
         if not subscription.is_durable:
-            self._activation.stands(now, attach, subscription)
+            self._activation.activate(now, attach, subscription)
             return
-        for place in subscription.places.values():
-            self._cursors.put_cursor(place)
+        for position in subscription.positions.values():
+            self._cursors.put_cursor(position)
         self._cursors.put_subscription(subscription)
         state.sync(AttachStored(attach, subscription))
 
@@ -405,22 +407,24 @@ class Attachments:
             number=attach.number,
         )
         self._state.add(subscription, attach)
-        subscription.is_unheard = True
+        subscription.is_unannounced = True
         return subscription
 
-    def _place_all(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
+    def _create_positions(
+        self, now: float, attach: PendingAttach, subscription: EdgeSubscription
+    ) -> None:
         for stream, tick in attach.ticks.items():
-            place = subscription.places.get(stream)
-            if place is None or not place.covers(tick):
-                if place is not None:
-                    self._cursors.abandon(place)
-                    self._state.requests.close(place.hold)
-                place = StreamPosition(subscription, self._state.streams[stream], tick + 1)
-                subscription.places[stream] = place
-                place.stream.waiting.pop(subscription.key, None)
+            position = subscription.positions.get(stream)
+            if position is None or not position.covers(tick):
+                if position is not None:
+                    self._cursors.abandon(position)
+                    self._state.requests.close(position.hold_request)
+                position = StreamPosition(subscription, self._state.streams[stream], tick + 1)
+                subscription.positions[stream] = position
+                position.stream.waiting.pop(subscription.key, None)
                 if attach.is_resuming:
-                    self._hold_requests.begin(now, place)
-            place.acked = max(place.acked, tick)
+                    self._hold_requests.begin(now, position)
+            position.acked = max(position.acked, tick)
 
 
 def other_filter(name: str) -> str:
@@ -490,7 +494,7 @@ class SubscribeRequests:
         return replace(frame, ticks={s: tick for s, tick in frame.ticks.items() if s in streams})
 
     def _refuse(self, session: EdgeSession, frame: Subscribe, reason: str) -> None:
-        self._state.tell(session, Refused(frame.request, reason[:1000]))
+        self._state.send_client(session, Refused(frame.request, reason[:1000]))
 
     def _filter(self, frame: Subscribe) -> Filter | None:
         asks_owner = frame.start == "resume" and frame.number == 0 and frame.quality == "durable"
@@ -516,10 +520,10 @@ class SubscribeRequests:
                 return False
             attach.request = frame.request
             return True
-        subscription = session.names.get(frame.subscription)
+        subscription = session.subscriptions.get(frame.subscription)
         if subscription is None or not _is_same(subscription, frame, filter):
             return False
-        self._activation.tell(subscription, session, frame.request)
+        self._activation.confirm(subscription, session, frame.request)
         return True
 
     # -- objections -----------------------------------------------------------------------------
@@ -534,8 +538,8 @@ class SubscribeRequests:
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
         keys = (frame.subscription, _own_key(session, frame.subscription))
-        is_wanted = any(each in session.attaching for each in keys)
-        if frame.subscription in session.names or is_wanted or (attach and attach.session):
+        is_wanted = any(each in session.attach_keys for each in keys)
+        if frame.subscription in session.subscriptions or is_wanted or (attach and attach.session):
             return f"the name {frame.subscription!r} is in use for another subscription"
         return (
             self._start_objection(frame)
@@ -574,7 +578,7 @@ class SubscribeRequests:
     ) -> str:
         name = frame.subscription
         known = self._state.subscriptions.get(key)
-        if known is None or known.is_leaving:
+        if known is None or known.is_ending:
             return ""
         if known.client != session.client:
             return f"the name {name!r} belongs to another client"
@@ -597,10 +601,10 @@ class SubscribeRequests:
             text = f"this broker has {count} subscriptions, its limit (subscriptions_max)"
             return f"{text}; subscribe at another broker"
         client, quota = session.client, state.limits.client_subscriptions_max
-        if state.owned.get(client, 0) >= quota:
+        if state.subscription_counts.get(client, 0) >= quota:
             text = f"client {client!r} has {quota} subscriptions at this broker, its quota"
             return f"{text} (client_subscriptions_max); end some of them first"
-        if frame.quality == "durable" and state.ended.get(client, 0) >= quota:
+        if frame.quality == "durable" and state.closed_counts.get(client, 0) >= quota:
             text = f"client {client!r} ended {quota} durable subscriptions, its quota"
             text = f"{text} (client_subscriptions_max), that other brokers have not confirmed"
             return f"{text}; wait until they reconnect"

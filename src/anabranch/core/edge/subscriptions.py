@@ -3,22 +3,21 @@
 A *subscription* has a *position* on every stream on which it has started. Until it starts on a
 stream, it waits there. A position is in one of four modes:
 
-    holding    the client brought the tick, and the origin has not confirmed yet that it retains the
-               events after it (`HoldRequests`); nothing is delivered
-    starting   a durable start that is not on disk yet; nothing is delivered
-    live       up to date: shares the position of the reorder buffer
-    behind     catching up: has its own position and receives matches by replay while its client is
-               connected
+    holding       the client brought the tick, and the origin has not confirmed yet that it retains
+                  the events after it (`HoldRequests`); nothing is delivered
+    starting      a durable start that is not on disk yet; nothing is delivered
+    live          up to date: shares the position of the reorder buffer
+    catching_up   has its own position and receives matches by replay while its client is connected
 
 Rules:
 
-1. acked ≤ told ≤ through. `acked` is the tick up to which the client has acknowledged, `told` the
-   tick up to which frames to this session reach, `through` the tick up to which all matches have
-   been sent.
+1. acked ≤ announced ≤ through. `acked` is the tick up to which the client has acknowledged,
+   `announced` the tick up to which frames to this session reach, `through` the tick up to which
+   all matches have been sent or are in the batch.
 2. A subscription without a session receives nothing. A position is live only with a session.
 3. `synced` is the part of `acked` that is certainly on disk; `Done` messages to origins never
    exceed it.
-4. A durable subscription that is *leaving* is no longer served. It stays only until its removal is
+4. A durable subscription that is *ending* is no longer served. It stays only until its removal is
    on disk, so that events it might still need are not released earlier.
 
 The key of a subscription is its name if it is durable (such names are global), and otherwise its
@@ -63,11 +62,11 @@ class LowestNeeded:
     State: safe to lose, as positions are.
     """
 
-    __slots__ = ("_count", "_places", "_sweep_at", "_ticks")
+    __slots__ = ("_count", "_positions", "_sweep_at", "_ticks")
 
     def __init__(self) -> None:
         #: Tick → positions under it, at least one.
-        self._places: dict[int, list[StreamPosition]] = {}
+        self._positions: dict[int, list[StreamPosition]] = {}
         #: Heap of these ticks.
         self._ticks: list[int] = []
         self._count = 0
@@ -76,96 +75,96 @@ class LowestNeeded:
     def __len__(self) -> int:
         return self._count
 
-    def enter(self, place: "StreamPosition", tick: int) -> None:
+    def add(self, position: "StreamPosition", tick: int) -> None:
         """Add a new position, which needs everything after a tick."""
         self._count += 1
-        self._put(place, tick)
+        self._put(position, tick)
 
-    def _put(self, place: "StreamPosition", tick: int) -> None:
-        places = self._places.get(tick)
-        if places is None:
-            self._places[tick] = [place]
+    def _put(self, position: "StreamPosition", tick: int) -> None:
+        positions = self._positions.get(tick)
+        if positions is None:
+            self._positions[tick] = [position]
             heappush(self._ticks, tick)
         else:
-            places.append(place)
+            positions.append(position)
 
-    def least(self, tick_of: TickOf) -> int | None:
+    def lowest(self, tick_of: TickOf) -> int | None:
         """The tick up to which no position needs anything; None if there are no positions."""
         ticks = self._ticks
         while ticks:
             tick = heappop(ticks)
-            places = self._places.pop(tick)
-            while places:
-                now = tick_of(places[-1])
+            positions = self._positions.pop(tick)
+            while positions:
+                now = tick_of(positions[-1])
                 if now == tick:
-                    self._places[tick] = places
+                    self._positions[tick] = positions
                     heappush(ticks, tick)
                     return tick
-                place = places.pop()
+                position = positions.pop()
                 if now is None:
                     self._count -= 1
                 else:
-                    self._put(place, now)
+                    self._put(position, now)
         return None
 
     @property
-    def is_crowded(self) -> bool:
+    def needs_sweep(self) -> bool:
         """Whether half of the positions may be unused."""
         return self._count > self._sweep_at
 
     def sweep(self, tick_of: TickOf) -> None:
         """Drop the unused positions."""
-        places_left = [place for places in self._places.values() for place in places]
-        self._places = {}
+        remaining = [position for positions in self._positions.values() for position in positions]
+        self._positions = {}
         self._count = 0
-        for place in places_left:
-            tick = tick_of(place)
+        for position in remaining:
+            tick = tick_of(position)
             if tick is not None:
                 self._count += 1
-                self._places.setdefault(tick, []).append(place)
-        self._ticks = list(self._places)
+                self._positions.setdefault(tick, []).append(position)
+        self._ticks = list(self._positions)
         heapify(self._ticks)
         self._sweep_at = max(2 * self._count, _SWEPT_MIN)
 
 
-Mode = Literal["holding", "starting", "live", "behind"]
+Mode = Literal["holding", "starting", "live", "catching_up"]
 
 
 class EdgeSession:
     """A connected client."""
 
-    __slots__ = ("attaching", "client", "host", "is_full", "names", "number")
+    __slots__ = ("attach_keys", "client", "host", "is_full", "number", "subscriptions")
 
     def __init__(self, number: int, host: str = "") -> None:
         self.number = number
         #: Host that it connects from; "" if unknown.
         self.host = host
         #: Keys of requested subscriptions that are not active yet.
-        self.attaching: dict[str, None] = {}
+        self.attach_keys: dict[str, None] = {}
         #: "" until `Connect` has arrived.
         self.client = ""
         self.is_full = False
         #: Name → subscription served in this session.
-        self.names: dict[str, EdgeSubscription] = {}
+        self.subscriptions: dict[str, EdgeSubscription] = {}
 
 
 class EdgeSubscription:
     """One subscription. See the rules at the top of this module."""
 
     __slots__ = (
-        "claims",
+        "claim_requests",
         "client",
         "cost",
         "filter",
         "is_claimed",
-        "is_leaving",
+        "is_ending",
         "is_registered",
         "is_stored",
-        "is_unheard",
+        "is_unannounced",
         "key",
         "name",
         "number",
-        "places",
+        "positions",
         "quality",
         "session",
         "unacked",
@@ -192,15 +191,15 @@ class EdgeSubscription:
         #: The version of the edge's interest that includes it; None until it is announced.
         self.version: Version | None = None
         self.is_registered = False
-        self.places: dict[str, StreamPosition] = {}
+        self.positions: dict[str, StreamPosition] = {}
         #: Edges that have not yielded to this number yet → request number.
-        self.claims: dict[str, int] = {}
+        self.claim_requests: dict[str, int] = {}
         self.is_claimed = False
         #: Whether it is on disk with its number and all its ticks.
         self.is_stored = False
         #: Whether it is new and no client has been notified, here or elsewhere, that it is active.
-        self.is_unheard = False
-        self.is_leaving = False
+        self.is_unannounced = False
+        self.is_ending = False
 
     @property
     def is_durable(self) -> bool:
@@ -210,27 +209,32 @@ class EdgeSubscription:
     @property
     def is_holding(self) -> bool:
         """Whether an origin has not confirmed yet that it retains the needed events."""
-        return any(place.mode == "holding" for place in self.places.values())
+        return any(position.mode == "holding" for position in self.positions.values())
 
     @property
-    def room(self) -> int:
+    def credit(self) -> int:
         """Number of events that may be sent now."""
         if self.session is None or self.session.is_full:
             return 0
         return self.window - self.unacked
 
-    def standing(self) -> dict[str, int]:
+    def acked_ticks(self) -> dict[str, int]:
         """Stream → acknowledged tick, for every position whose start is on disk."""
         return {
-            stream: place.acked for stream, place in self.places.items() if place.mode != "starting"
+            stream: position.acked
+            for stream, position in self.positions.items()
+            if position.mode != "starting"
         }
 
-    def reach(self) -> dict[str, tuple[int, int]]:
+    def progress(self) -> dict[str, tuple[int, int]]:
         """Stream → (tick up to which it was served, time before which no more events will arrive;
         0 if unknown)."""
         return {
-            stream: (place.through, place.stream.known_ns if place.mode == "live" else 0)
-            for stream, place in self.places.items()
+            stream: (
+                position.through,
+                position.stream.watermark_ns if position.mode == "live" else 0,
+            )
+            for stream, position in self.positions.items()
         }
 
 
@@ -239,21 +243,21 @@ class StreamPosition:
 
     __slots__ = (
         "acked",
-        "ask",
+        "announced",
         "batch",
         "batch_bytes",
-        "flight",
-        "hold",
-        "is_over",
+        "hold_request",
+        "in_flight",
+        "is_removed",
         "mode",
-        "move",
-        "needs",
-        "sent",
+        "moves_row",
+        "processed",
+        "replay_request",
+        "required_version",
         "start",
         "stream",
         "subscription",
         "synced",
-        "told",
         "written",
     )
 
@@ -262,32 +266,32 @@ class StreamPosition:
         self.stream = stream
         #: The first tick from which every match is delivered.
         self.start = start
-        self.mode: Mode = "behind"
+        self.mode: Mode = "catching_up"
         #: Its own position while catching up; if live, ticks up to here are skipped.
-        self.sent = start - 1
-        self.told = start - 1
+        self.processed = start - 1
+        self.announced = start - 1
         self.acked = start - 1
         #: Whether it is no longer in use.
-        self.is_over = False
+        self.is_removed = False
         #: The tick last put into the catalog,
         self.written = start - 1
         #: and the tick that is on disk. Invariant: synced ≤ written ≤ acked.
         self.synced = start - 1
         #: The row of `moves` that holds its tick; 0 if its own row does.
-        self.move = 0
+        self.moves_row = 0
         #: Silence of a lower version does not count for this subscription.
-        self.needs = NOTHING
+        self.required_version = NOTHING
         #: Ticks of events sent and not acknowledged.
-        self.flight: list[int] = []
+        self.in_flight: list[int] = []
         #: Events of the frame being built.
         self.batch: list[Datum] = []
         self.batch_bytes = 0
         #: Number of the pending replay request; 0 if none.
-        self.ask = 0
+        self.replay_request = 0
         #: Number of the pending hold request; 0 if none.
-        self.hold = 0
+        self.hold_request = 0
         if subscription.quality != "best-effort":
-            stream.needed.enter(self, start - 1)
+            stream.lowest_needed.add(self, start - 1)
 
     def covers(self, tick: int) -> bool:
         """Whether everything after a tick is at or after this position's start."""
@@ -297,135 +301,149 @@ class StreamPosition:
     def through(self) -> int:
         """The tick up to which every match has been sent or is in the batch."""
         if self.mode == "live":
-            return max(self.sent, self.stream.line.position)
-        return self.sent
+            return max(self.processed, self.stream.buffer.position)
+        return self.processed
 
 
 class EdgeStream:
     """The state of one stream at this edge."""
 
     __slots__ = (
-        "_floor",
-        "_timed",
-        "behind",
-        "done_again_at",
+        "_next_watermark",
+        "_required_version",
+        "buffer",
+        "catching_up",
         "done_pause",
-        "done_told",
-        "earliest",
+        "done_repeat_at",
+        "done_sent",
+        "earliest_version",
         "hops",
-        "known_ns",
-        "line",
         "live",
+        "lossless_count",
+        "lowest_needed",
         "name",
-        "needed",
-        "needing",
-        "progress_at",
-        "progress_places",
+        "progress_positions",
+        "progress_tick",
         "waiting",
+        "watermark_ns",
     )
 
-    def __init__(self, name: str, line: ReorderBuffer, hops: int) -> None:
+    def __init__(self, name: str, buffer: ReorderBuffer, hops: int) -> None:
         self.name = name
-        self.line = line
+        self.buffer = buffer
         #: Hops from the origin to this edge.
         self.hops = hops
         #: Key → subscription that has not started here.
         self.waiting: dict[str, EdgeSubscription] = {}
         #: Lower bound of the versions that include those; None if none of them has a version.
-        self.earliest: Version | None = None
+        self.earliest_version: Version | None = None
         self.live: dict[Hashable, StreamPosition] = {}
         #: Positions that are catching up and have a session.
-        self.behind: dict[str, StreamPosition] = {}
+        self.catching_up: dict[str, StreamPosition] = {}
         #: The lowest tick that any position needs.
-        self.needed = LowestNeeded()
+        self.lowest_needed = LowestNeeded()
         #: Number of live positions that need every tick.
-        self.needing = 0
-        self._floor: Version | None = NOTHING
+        self.lossless_count = 0
+        self._required_version: Version | None = NOTHING
         #: No tick after the position of the reorder buffer is older than this time,
-        self.known_ns = 0
+        self.watermark_ns = 0
         #: and once the buffer reaches this head, no tick after it is older than that time.
-        self._timed = (0, 0)
+        self._next_watermark = (0, 0)
         #: Position of the buffer when progress was last reported to all clients.
-        self.progress_at = 0
+        self.progress_tick = 0
         #: Positions whose progress is yet to be reported, in reverse order.
-        self.progress_places: list[StreamPosition] = []
+        self.progress_positions: list[StreamPosition] = []
         #: The last tick sent in `Done` (−1 for none), when to repeat it, and the pause after that
         #: in intervals.
-        self.done_told = -1
-        self.done_again_at = 0.0
+        self.done_sent = -1
+        self.done_repeat_at = 0.0
         self.done_pause = 0
 
-    def timed(self, head: int, time_ns: int) -> None:
+    def note_watermark(self, head: int, time_ns: int) -> None:
         """Record that no tick after `head` is older than this time; 0 only re-evaluates."""
-        position, (next_head, next_ns) = self.line.position, self._timed
+        position, (next_head, next_ns) = self.buffer.position, self._next_watermark
         if next_ns and next_head <= position:
-            self.known_ns = max(self.known_ns, next_ns)
-            self._timed = next_head, next_ns = 0, 0
+            self.watermark_ns = max(self.watermark_ns, next_ns)
+            self._next_watermark = next_head, next_ns = 0, 0
         if head and head <= position:
-            self.known_ns = max(self.known_ns, time_ns)
+            self.watermark_ns = max(self.watermark_ns, time_ns)
         elif head and not next_ns:
-            self._timed = head, time_ns
+            self._next_watermark = head, time_ns
 
-    def expect(self, version: Version | None) -> None:
+    def note_waiting(self, version: Version | None) -> None:
         """Record the version that includes a waiting subscription; None if it has none yet."""
-        if version is not None and (self.earliest is None or version < self.earliest):
-            self.earliest = version
+        if version is not None and (
+            self.earliest_version is None or version < self.earliest_version
+        ):
+            self.earliest_version = version
 
-    def floor(self) -> Version:
+    def required_version(self) -> Version:
         """Silence of this version or a later one counts for every live subscription."""
-        if self._floor is None:
-            self._floor = max(
-                (p.needs for p in self.live.values() if p.subscription.quality != "best-effort"),
+        if self._required_version is None:
+            self._required_version = max(
+                (
+                    p.required_version
+                    for p in self.live.values()
+                    if p.subscription.quality != "best-effort"
+                ),
                 default=NOTHING,
             )
-        return self._floor
+        return self._required_version
 
-    def enter(self, place: StreamPosition, needs: Version) -> None:
+    def go_live(self, position: StreamPosition, required_version: Version) -> None:
         """Make a position live."""
-        subscription = place.subscription
-        self.behind.pop(subscription.key, None)
-        place.mode = "live"
-        place.needs = needs
-        self.live[subscription.key] = place
+        subscription = position.subscription
+        self.catching_up.pop(subscription.key, None)
+        position.mode = "live"
+        position.required_version = required_version
+        self.live[subscription.key] = position
         if subscription.quality != "best-effort":
-            self.needing += 1
-            self._floor = None if self._floor is None else max(self._floor, needs)
+            self.lossless_count += 1
+            self._required_version = (
+                None
+                if self._required_version is None
+                else max(self._required_version, required_version)
+            )
 
-    def leave(self, place: StreamPosition) -> None:
-        """Stop serving a position; a live one becomes `behind`."""
-        key = place.subscription.key
-        self.behind.pop(key, None)
+    def suspend(self, position: StreamPosition) -> None:
+        """Stop serving a position; a live one returns to catch-up."""
+        key = position.subscription.key
+        self.catching_up.pop(key, None)
         if self.live.pop(key, None) is not None:
-            place.mode = "behind"
-            if place.subscription.quality != "best-effort":
-                self.needing -= 1
+            position.mode = "catching_up"
+            if position.subscription.quality != "best-effort":
+                self.lossless_count -= 1
                 # Recompute only if this position had the highest version.
-                self._floor = None if place.needs == self._floor else self._floor
+                self._required_version = (
+                    None
+                    if position.required_version == self._required_version
+                    else self._required_version
+                )
 
-    def fall_back(self, place: StreamPosition, tick: int) -> None:
+    def fall_back(self, position: StreamPosition, tick: int) -> None:
         """Move a live position to catch-up, after this tick."""
-        self.leave(place)
-        place.sent = max(place.sent, tick)
-        self.behind[place.subscription.key] = place
+        self.suspend(position)
+        position.processed = max(position.processed, tick)
+        self.catching_up[position.subscription.key] = position
 
 
 class PendingAttach:
     """A requested subscription that is not active yet."""
 
     __slots__ = (
-        "asks",
         "client",
         "cost",
         "filter",
-        "found",
+        "find_rounds",
         "frame",
         "is_committed",
         "is_counted",
         "is_resuming",
         "key",
         "number",
+        "owner",
         "request",
-        "rounds",
+        "requests",
         "session",
         "ticks",
     )
@@ -446,10 +464,10 @@ class PendingAttach:
         #: Stream → the tick after which to start; held, or a hold is pending.
         self.ticks: dict[str, int] = {}
         #: Streams and edges that must answer first → request number.
-        self.asks: dict[str, int] = {}
+        self.requests: dict[str, int] = {}
         #: The best owner's answer, and the number of rounds without an owner.
-        self.found: Found | None = None
-        self.rounds = 0
+        self.owner: Found | None = None
+        self.find_rounds = 0
         #: Whether it resumes after ticks that its client has received.
         self.is_resuming = False
         #: Whether it is in the catalog, though perhaps not on disk.
@@ -465,20 +483,20 @@ _HALF_RUN = 1 << (_RUN_BITS - 1)
 _REQUESTS_SWEPT_MIN = 64
 
 #: A replay for a position, a request of an attach, or the claim for a subscription.
-About = StreamPosition | PendingAttach | EdgeSubscription
+Subject = StreamPosition | PendingAttach | EdgeSubscription
 
 
 class PendingRequest:
     """A request to another broker that has not been answered."""
 
-    __slots__ = ("about", "at", "attempts", "content", "target")
+    __slots__ = ("attempts", "content", "repeat_at", "subject", "target")
 
-    def __init__(self, target: str, content: AnyCarried, about: About, at: float) -> None:
+    def __init__(self, target: str, content: AnyCarried, subject: Subject, at: float) -> None:
         self.target = target
         self.content = content
-        self.about = about
+        self.subject = subject
         #: When to send it again.
-        self.at = at
+        self.repeat_at = at
         self.attempts = 0
 
 
@@ -503,31 +521,31 @@ class PendingRequests:
     State: safe to lose, except for the run.
     """
 
-    def __init__(self, run: int, again_s: float) -> None:
+    def __init__(self, run: int, repeat_s: float) -> None:
         self.last_number = run << _RUN_BITS
         #: The highest run whose numbers belong to this process.
         self._run = run
         #: Whether the run is on disk.
         self.is_open = False
-        self._again_s = again_s
+        self._repeat_s = repeat_s
         self._pending: dict[int, PendingRequest] = {}
         #: Heap of (time, number).
         self._due: list[tuple[float, int]] = []
 
     @property
-    def next_at(self) -> float:
+    def next_repeat_at(self) -> float:
         """No request is due before this time."""
         return self._due[0][0] if self._due else float("inf")
 
     def _postpone(self, number: int, request: PendingRequest, at: float) -> None:
-        request.at = at
+        request.repeat_at = at
         if len(self._due) > 2 * len(self._pending) + _REQUESTS_SWEPT_MIN:
-            self._due = [(each.at, other) for other, each in self._pending.items()]
+            self._due = [(each.repeat_at, other) for other, each in self._pending.items()]
             heapify(self._due)
         else:
             heappush(self._due, (at, number))
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Allocate the number of the next request."""
         self.last_number += 1
         return self.last_number
@@ -539,18 +557,18 @@ class PendingRequests:
         self._run += 1
         return self._run
 
-    def ask(
-        self, now: float, number: int, target: str, content: AnyCarried, about: About
+    def send(
+        self, now: float, number: int, target: str, content: AnyCarried, subject: Subject
     ) -> list[PartRequest]:
         """Send a request, and repeat it until it is closed."""
-        request = self._pending[number] = PendingRequest(target, content, about, 0.0)
-        self._postpone(number, request, now + self._again_s)
+        request = self._pending[number] = PendingRequest(target, content, subject, 0.0)
+        self._postpone(number, request, now + self._repeat_s)
         return [CarryTo(target, content)] if self.is_open else []
 
-    def about(self, number: int, source: str) -> About | None:
+    def subject(self, number: int, source: str) -> Subject | None:
         """The subject of a request; None if that broker has no such request pending."""
         request = self._pending.get(number)
-        return request.about if request is not None and request.target == source else None
+        return request.subject if request is not None and request.target == source else None
 
     def content(self, number: int) -> AnyCarried:
         return self._pending[number].content
@@ -561,7 +579,7 @@ class PendingRequests:
 
     def postpone(self, now: float, number: int) -> None:
         """Repeat a request after a pause: the broker could not answer it yet."""
-        self._postpone(number, self._pending[number], now + self._again_s)
+        self._postpone(number, self._pending[number], now + self._repeat_s)
 
     def open(self) -> list[PartRequest]:
         """Send the requests queued since the start: the run is on disk."""
@@ -574,10 +592,10 @@ class PendingRequests:
         while self._due and self._due[0][0] <= now:
             at, number = heappop(self._due)
             request = self._pending.get(number)
-            if request is None or request.at != at:
+            if request is None or request.repeat_at != at:
                 continue
             request.attempts += 1
-            pause_s = self._again_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
+            pause_s = self._repeat_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
             self._postpone(number, request, now + pause_s)
             if self.is_open:
                 again.append(CarryTo(request.target, request.content))
