@@ -76,7 +76,7 @@ class ClientServices:
         stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
         origin.know_hosts(edge.host_of)
-        outlook = BrokerQueries(
+        broker_queries = BrokerQueries(
             name,
             tuple(network.edges),
             edge.progress,
@@ -87,7 +87,7 @@ class ClientServices:
             life,
             scout,
         )
-        self.points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
+        self.points = JoinPoints(broker_queries, options, limits, recovered, stored, memory=memory)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.points)
         self._submit = submit
 

@@ -267,7 +267,7 @@ def _placing(broker: Broker) -> PlacementReport | None:
     points = broker.points
     if points is None:
         return None
-    counters = points.placing.counters
+    counters = points.placement.counters
     return PlacementReport(asked=counters.asked, moved=counters.moved)
 
 

@@ -335,13 +335,13 @@ class Detector:
         return self._findings()
 
     @property
-    def is_behind(self) -> bool:
+    def has_pending_decisions(self) -> bool:
         """Whether decisions are pending because the allowance was spent."""
         return self.decided_ns < self.horizon_ns
 
     def _decide_due(self) -> bool:
         """Decide everything before the horizon; returns whether nothing is left to decide."""
-        if not self.is_behind:
+        if not self.has_pending_decisions:
             return True
         waiting, ended, pending = self._waiting, self._ended, self._pending
         while waiting and waiting[0][0] < self.horizon_ns:

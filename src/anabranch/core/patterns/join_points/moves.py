@@ -51,12 +51,12 @@ class JoinPointMoves:
         #: Whether all join points are refused.
         self.is_departing = False
 
-    def started(self, now: float, record: PointRecord) -> None:
+    def resume(self, now: float, record: PointRecord) -> None:
         """Resume an unfinished move after a start."""
         if record.goes_to or record.came_from:
             self._retry_at[record.id] = now
 
-    def forgotten(self, pattern_id: str) -> None:
+    def forget(self, pattern_id: str) -> None:
         """Forget a pattern that is no longer here."""
         self._retry_at.pop(pattern_id, None)
 
@@ -67,7 +67,7 @@ class JoinPointMoves:
         point = self._state.points.get(pattern_id)
         if point is None or point.record.is_over:
             return False
-        return point.may_go and not point.record.came_from
+        return point.may_move and not point.record.came_from
 
     def give(self, now: float, pattern_id: str, target: str) -> None:
         """Give a join point away; `may_give` must hold."""
@@ -77,8 +77,8 @@ class JoinPointMoves:
         state.stop(now, point)
         record = replace(
             newest,
-            ticks=dict(point.standing()),
-            reports={**newest.reports, state.outlook.name: state.outlook.head()},
+            ticks=dict(point.acked_ticks()),
+            reports={**newest.reports, state.broker.name: state.broker.head()},
             goes_to=target,
             moves=newest.moves + 1,
         )
@@ -88,8 +88,8 @@ class JoinPointMoves:
         state = self._state
         record = state.record(pattern_id)
         if record is not None and record.goes_to:
-            moved = replace(record, goes_to="", came_from=state.outlook.name)
-            state.out.append(CarryTo(record.goes_to, TakePoint(moved)))
+            moved = replace(record, goes_to="", came_from=state.broker.name)
+            state.emit(CarryTo(record.goes_to, TakePoint(moved)))
             self._retry_at[pattern_id] = now + state.options.pattern_again_s
 
     def taken(self, now: float, source: str, content: PointTaken) -> PointRecord | None:
@@ -105,7 +105,7 @@ class JoinPointMoves:
             return None
         del self._retry_at[record.id]
         if content.is_refused:
-            state.out.append(Note("info", f"{source!r} refuses pattern {record.id!r}"))
+            state.emit(Note("info", f"{source!r} refuses pattern {record.id!r}"))
             back = replace(record, goes_to="", is_placed=False)
             state.activate(back)
             return back
@@ -115,7 +115,7 @@ class JoinPointMoves:
 
     def _send_settled(self, source: str, content: PointTaken) -> None:
         settled = PointSettled(content.pattern, content.moves)
-        self._state.out.append(CarryTo(source, settled))
+        self._state.emit(CarryTo(source, settled))
 
     # -- taking -----------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class JoinPointMoves:
         return True
 
     def _send_taken(self, source: str, taken: PointTaken) -> None:
-        self._state.out.append(CarryTo(source, taken))
+        self._state.emit(CarryTo(source, taken))
 
     def settled(self, source: str, content: PointSettled) -> None:
         """Record that the giver has removed it."""
@@ -225,9 +225,9 @@ class JoinPointDeparture:
         """Start to move all join points away."""
         self.is_departing = self._moves.is_departing = True
         self._until = now
-        self.look(now)
+        self.advance(now)
 
-    def look(self, now: float) -> None:
+    def advance(self, now: float) -> None:
         """Ask, or give away what can be given, after an input or a deadline."""
         state = self._state
         if not self.is_departing or not state.points or not state.others:
@@ -249,7 +249,7 @@ class JoinPointDeparture:
         self._takers = []
         self._until = now + state.options.pattern_again_s
         question = FindPoint(*self._request, is_claim=False)
-        state.out += [CarryTo(edge, question) for edge in state.others]
+        state.emit(*[CarryTo(edge, question) for edge in state.others])
 
     def give(self, now: float, pattern_id: str) -> None:
         """Give a join point away, if that is possible and a broker accepts some."""
@@ -265,7 +265,7 @@ class JoinPointDeparture:
         self._unanswered.remove(source)
         if content.answer in {"no", "gone"}:
             self._takers = sorted([*self._takers, source])
-        self.look(now)
+        self.advance(now)
 
     def refused(self, source: str) -> None:
         """Remove a broker that refused a join point (rule 3)."""
@@ -273,6 +273,6 @@ class JoinPointDeparture:
             self._takers.remove(source)
 
     def next_deadline(self) -> float | None:
-        """When to call `look`."""
+        """When to call `advance`."""
         is_wanted = self.is_departing and self._state.points and self._state.others
         return self._until if is_wanted else None

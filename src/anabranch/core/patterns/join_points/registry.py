@@ -18,7 +18,7 @@ from anabranch.core.patterns.join_points.join_point import JoinPoint, Pace, Time
 from anabranch.core.patterns.join_points.records import (
     BrokerQueries,
     GoneJoinPoint,
-    ReadPattern,
+    ParsedPattern,
     StoredJoinPoint,
     check_record,
     forget,
@@ -39,7 +39,7 @@ class JoinPointState:
 
     def __init__(
         self,
-        outlook: BrokerQueries,
+        broker: BrokerQueries,
         options: Options,
         limits: Limits,
         recovered: Recovered,
@@ -49,8 +49,8 @@ class JoinPointState:
     ) -> None:
         """`stored` are the join points of the catalog (`records`); `memory` is charged for
         patterns."""
-        self.outlook = outlook
-        self.others = tuple(edge for edge in outlook.streams if edge != outlook.name)
+        self.broker = broker
+        self.others = tuple(edge for edge in broker.streams if edge != broker.name)
         self.options = options
         self.limits = limits
         self._records = {key: each.record for key, each in stored.items()}
@@ -59,13 +59,13 @@ class JoinPointState:
         self.points: dict[str, JoinPoint] = {}
         self.sessions: dict[int, JoinPoint] = {}
         #: Deadlines of active join points.
-        self.agenda = TimerQueue()
+        self.deadlines = TimerQueue()
         #: Id → when to restart it.
-        self.start_at: dict[str, float] = {}
+        self.restart_at: dict[str, float] = {}
         #: Counts of join points that are no longer active, since the broker started.
-        self.past = DetectionCounters()
+        self.past_counters = DetectionCounters()
         self.pace = Pace(options)
-        self.out: list[PartRequest] = []
+        self._effects: list[PartRequest] = []
         #: Id → parsed pattern.
         self._patterns = {key: each.pattern for key, each in stored.items()}
         #: Bytes that all detectors keep.
@@ -99,7 +99,7 @@ class JoinPointState:
 
     def has_begun(self, pattern_id: str) -> bool:
         """Whether a join point here counts events of this broker's stream."""
-        point, name = self.points.get(pattern_id), self.outlook.name
+        point, name = self.points.get(pattern_id), self.broker.name
         return point is not None and name in point.starts
 
     def save(self, record: PointRecord, then: Then) -> None:
@@ -110,7 +110,7 @@ class JoinPointState:
         point = self.points.get(record.id)
         if point is not None:
             point.record = record
-        self.out.append(put(record))
+        self.emit(put(record))
         self.sync(then)
 
     def forget(self, now: float, pattern_id: str) -> None:
@@ -118,8 +118,8 @@ class JoinPointState:
         record = self._records.pop(pattern_id)
         self._memory.release(*self._charged.pop(pattern_id))
         self._patterns.pop(pattern_id, None)
-        self.start_at.pop(pattern_id, None)
-        self.out.append(forget(pattern_id))
+        self.restart_at.pop(pattern_id, None)
+        self.emit(forget(pattern_id))
         self.remember_gone(now, pattern_id, record.moves)
 
     def remember_gone(self, now: float, pattern_id: str, moves: int) -> None:
@@ -128,7 +128,7 @@ class JoinPointState:
         # Keep the order of expiry.
         self.gone.pop(pattern_id, None)
         self.gone[pattern_id] = gone
-        self.out.append(put_gone(pattern_id, gone))
+        self.emit(put_gone(pattern_id, gone))
         if len(self.gone) > self.limits.patterns_gone_max:
             self._forget_oldest()
 
@@ -140,7 +140,7 @@ class JoinPointState:
     def _forget_oldest(self) -> None:
         pattern_id = next(iter(self.gone))
         del self.gone[pattern_id]
-        self.out.append(put_gone(pattern_id, None))
+        self.emit(put_gone(pattern_id, None))
 
     # -- the disk ---------------------------------------------------------------------------------
 
@@ -148,21 +148,24 @@ class JoinPointState:
         """Request a sync; `then` is called when everything put so far is on disk."""
         self._ticket += 1
         self._tickets[self._ticket] = then
-        self.out.append(RequestSync(self._ticket))
+        self.emit(RequestSync(self._ticket))
 
     def synced(self, now: float, ticket: int) -> None:
         """Call what waits for this ticket."""
         while self._tickets and (first := next(iter(self._tickets))) <= ticket:
             self._tickets.pop(first)(now)
 
-    def take_out(self) -> list[PartRequest]:
+    def emit(self, *effects: PartRequest) -> None:
+        self._effects += effects
+
+    def take_effects(self) -> list[PartRequest]:
         """Take all pending effects."""
-        out, self.out = self.out, []
-        return out
+        effects, self._effects = self._effects, []
+        return effects
 
     # -- activation -------------------------------------------------------------------------------
 
-    def no_room(self, record: PointRecord, pattern: ReadPattern | None = None) -> str:
+    def capacity_objection(self, record: PointRecord, pattern: ParsedPattern | None = None) -> str:
         """Why there is no room for another pattern; "" if there is."""
         if record.id in self._records:
             return ""
@@ -171,26 +174,26 @@ class JoinPointState:
             return f"{text}; drop some, or define it at another broker"
         return "" if pattern is None else self._memory.objection(record.client, pattern.cost)
 
-    def read(self, record: PointRecord) -> ReadPattern | str:
+    def read(self, record: PointRecord) -> ParsedPattern | str:
         """Parse a pattern; returns the reason if it cannot be detected here."""
-        if reason := self.no_room(record):
+        if reason := self.capacity_objection(record):
             return reason
         try:
             pattern = check_record(record, self.limits)
         except (EventError, FilterError) as error:
             return str(error)
-        return self.no_room(record, pattern) or pattern
+        return self.capacity_objection(record, pattern) or pattern
 
     def _charge(self, record: PointRecord) -> None:
         charged = self._charged[record.id] = record.client, self._pattern(record).cost
         self._memory.charge(*charged)
 
-    def _pattern(self, record: PointRecord) -> ReadPattern:
+    def _pattern(self, record: PointRecord) -> ParsedPattern:
         known = self._patterns[record.id]
         assert known.text == record.text, record.id
         return known
 
-    def activate(self, record: PointRecord, pattern: ReadPattern | None = None) -> None:
+    def activate(self, record: PointRecord, pattern: ParsedPattern | None = None) -> None:
         """Start a join point when its record is on disk. `pattern` is given if it is new here."""
         if pattern is not None:
             self._patterns[record.id] = pattern
@@ -206,17 +209,17 @@ class JoinPointState:
             current,
             self._pattern(current),
             self._session,
-            self.outlook,
+            self.broker,
             self.options,
             self.limits,
             self.pace,
             self.room,
         )
         self.points[record.id] = self.sessions[self._session] = point
-        self.out += point.begin(now)
+        self.emit(*point.begin(now))
         if current.is_over:
-            self.out += point.end(now)
-        self.agenda.add(record.id, point.next_deadline())
+            self.emit(*point.end(now))
+        self.deadlines.add(record.id, point.next_deadline())
 
     def stop(self, now: float, point: JoinPoint) -> None:
         """Deactivate a join point."""
@@ -224,11 +227,11 @@ class JoinPointState:
         del self.points[pattern_id]
         del self.sessions[point.session]
         self._records[pattern_id] = point.record
-        self.past.add(point.counters)
-        self.out += point.stop(now)
+        self.past_counters.add(point.counters)
+        self.emit(*point.stop(now))
 
 
-def why_too_many(waiting: int, of_session: int, limits: Limits) -> str:
+def request_objection(waiting: int, of_session: int, limits: Limits) -> str:
     """Why another request about patterns is refused; "" if it is not. Requests are bounded per
     broker and per session, so that one client cannot block all others."""
     later = "try again when some of them have been answered"
