@@ -4,7 +4,8 @@ import pytest
 
 from anabranch.core.contract import Recovered
 from anabranch.core.edge.cursors import recovered_run
-from anabranch.core.edge.subscriptions import EdgeSubscription, PendingRequests
+from anabranch.core.edge.state import PendingRequests
+from anabranch.core.edge.subscriptions import EdgeSubscription
 from anabranch.core.part_requests import CarryTo
 from anabranch.model.filter import Filter
 from anabranch.model.frames import Find

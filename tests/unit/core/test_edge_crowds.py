@@ -66,8 +66,9 @@ def test_the_floor_is_the_highest_version_that_anybody_live_needs() -> None:
             quality: Quality = random.choice(("reliable", "best-effort"))
             every = Filter.parse("TRUE")
             who = EdgeSubscription(f"s{number}", "s", "c", every, quality=quality, number=1)
-            live.append(StreamPosition(who, stream, 1))
-            stream.go_live(live[-1], Version(1, random.randrange(50)))
+            who.set_version(Version(1, random.randrange(50)))
+            live.append(who.start(stream, 1))
+            stream.go_live(live[-1])
         needs = [
             position.required_version
             for position in live

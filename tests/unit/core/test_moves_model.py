@@ -109,13 +109,13 @@ class Life:
         self.state.add(made)
         for stream in self.draw.sample(STREAMS, self.draw.randrange(len(STREAMS) + 1)):
             start = self.draw.randrange(1, 50)
-            made.positions[stream] = StreamPosition(made, self.state.streams[stream], start)
+            made.start(self.state.streams[stream], start)
             self.cursors.put_cursor(made.positions[stream])
         self.cursors.put_subscription(made)
 
     def end(self) -> None:
         if (one := self._some()) is not None:
-            one.is_ending = True
+            one.end()
             self.cursors.forget(one)
             self.leaving.append(one)
 
@@ -124,7 +124,14 @@ class Life:
             one = self._some()
             if one is not None and one.positions:
                 position = one.positions[self.draw.choice(sorted(one.positions))]
-                self.cursors.record_ack(position, position.acked + self.draw.randrange(1, 5))
+                self.acknowledge(position, self.draw.randrange(1, 5))
+
+    def acknowledge(self, position: StreamPosition, ticks: int) -> None:
+        """Some ticks are sent and acknowledged."""
+        tick = position.acked + ticks
+        position.advance(tick)
+        position.announce(tick)
+        self.cursors.record_ack(position, tick)
 
     def write(self) -> None:
         before = len(self.state.result())
@@ -147,7 +154,7 @@ class Life:
         """A client comes back, with more than was known of it or not."""
         if (one := self._some()) is not None:
             for position in one.positions.values():
-                position.acked += self.draw.randrange(3)
+                position.present(position.acked + self.draw.randrange(3))
                 self.cursors.put_cursor(position)
                 # Each put is noted by itself, since a later one may say more.
                 self.note()
@@ -159,11 +166,8 @@ class Life:
             stream = self.draw.choice(sorted(one.positions))
             former = one.positions[stream]
             self.cursors.abandon(former)
-            position = StreamPosition(
-                one, former.stream, max(1, former.start - self.draw.randrange(1, 9))
-            )
-            one.positions[stream] = position
-            self.cursors.put_cursor(position)
+            start = max(1, former.start - self.draw.randrange(1, 9))
+            self.cursors.put_cursor(one.start(former.stream, start))
 
     # -- the end of it --------------------------------------------------------------------------
 
@@ -255,12 +259,12 @@ def test_a_client_that_goes_back_again_and_again_leaves_no_rows_behind() -> None
     life = Life({}, {}, Random(1))
     made = EdgeSubscription("s", "s", "client", FILTER, quality="durable", number=1)
     life.state.add(made)
-    made.positions["b"] = StreamPosition(made, life.state.streams["b"], 10_000)
+    made.start(life.state.streams["b"], 10_000)
     life.cursors.put_cursor(made.positions["b"])
     life.cursors.put_subscription(made)
     for _ in range(4 * KEPT_MIN):
         life.go_back()
-        life.cursors.record_ack(made.positions["b"], made.positions["b"].acked + 1)
+        life.acknowledge(made.positions["b"], 1)
         life.write()
         life.note()
         life.sync()

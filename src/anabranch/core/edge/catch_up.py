@@ -26,7 +26,6 @@ from anabranch.core.edge.delivery import (
     is_addressed,
     is_beyond_limits,
     is_match,
-    read,
 )
 from anabranch.core.edge.reorder_buffer import Run, withheld_runs
 from anabranch.core.edge.state import EdgeState
@@ -48,7 +47,7 @@ class CatchUp:
 
     def resume(self, now: float, position: StreamPosition) -> None:
         """Start to catch up: the position has a session now."""
-        position.stream.catching_up[position.subscription.key] = position
+        position.stream.catch_up(position)
         self.advance(now, position)
 
     def advance_stream(self, now: float, stream: EdgeStream) -> None:
@@ -74,17 +73,13 @@ class CatchUp:
                 if recent is not None:
                     self._deliver(now, position, recent, buffer.position, is_matched=False)
             if position.processed >= buffer.position and buffer.version >= subscription.version:
-                self._go_live(position)
+                self._close_replay(position)
+                position.stream.go_live(position)
                 return
         if not position.replay_request and (
             not buffer.is_placed or position.processed < buffer.position
         ):
             self._ask(now, position)
-
-    def _go_live(self, position: StreamPosition) -> None:
-        self._state.requests.close(position.replay_request)
-        position.replay_request = 0
-        self._delivery.go_live(position)
 
     def _ask(self, now: float, position: StreamPosition) -> None:
         state, subscription = self._state, position.subscription
@@ -92,16 +87,17 @@ class CatchUp:
         credit = subscription.credit
         if credit < 1:
             return
-        position.replay_request = state.requests.next_number()
+        number = state.requests.next_number()
+        position.expect_replay(number)
         replay = Replay(
-            position.replay_request,
+            number,
             position.processed + 1,
             0,
             [str(subscription.filter)],
             min(credit, options.replay_events_max),
             options.replay_bytes_max,
         )
-        state.send_request(now, position.replay_request, position.stream.name, replay, position)
+        state.send_request(now, number, position.stream.name, replay, position)
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -124,12 +120,11 @@ class CatchUp:
         last = answer.oldest - 1
         if last > position.processed:
             self._delivery.send_withheld(position, position.processed + 1, last, "retention")
-            position.processed = last
+            position.advance(last)
         self.advance(now, position)
 
     def _close_replay(self, position: StreamPosition) -> None:
-        self._state.requests.close(position.replay_request)
-        position.replay_request = 0
+        self._state.requests.close(position.end_replay())
 
     def _checked(self, position: StreamPosition, answer: Answer) -> list[Run]:
         asked = self._state.requests.content(position.replay_request)
@@ -157,16 +152,16 @@ class CatchUp:
         for run in runs:
             if run.last <= position.processed:
                 continue
-            position.processed = max(position.processed, run.first - 1)
+            position.advance(run.first - 1)
             if run.is_silent:
                 stops = self._is_version_missing(position, run)
             else:
                 stops = not self._take_run(now, position, run, is_matched)
             if stops:
                 break
-            position.processed = run.last
+            position.advance(run.last)
         else:
-            position.processed = max(position.processed, through)
+            position.advance(through)
         if position.batch:
             self._delivery.flush(position)
         elif position.processed - position.announced >= PROGRESS_TICKS:
@@ -178,7 +173,7 @@ class CatchUp:
 
     def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if the window is full."""
-        envelope = None if run.datum is None else read(run, self._state.limits)
+        envelope = None if run.datum is None else run.read(self._state.limits)
         if envelope is not None:
             assert run.datum is not None
             if is_beyond_limits(now, run, envelope, position.stream.hops):
@@ -259,7 +254,7 @@ class HoldRequests:
 
     def begin(self, now: float, position: StreamPosition) -> None:
         """Ask the origin to retain everything after this position."""
-        position.mode = "holding"
+        position.hold()
         self._ask(now, position, position.acked)
 
     def resume_all(self, now: float, subscription: EdgeSubscription) -> None:
@@ -269,8 +264,8 @@ class HoldRequests:
                 self._ask(now, position, position.acked)
 
     def _ask(self, now: float, position: StreamPosition, tick: int) -> None:
-        self._state.requests.close(position.hold_request)
-        position.hold_request = self._state.request_hold(now, position.stream.name, tick, position)
+        self._state.requests.close(position.end_hold())
+        position.expect_hold(self._state.request_hold(now, position.stream.name, tick, position))
 
     def held(self, now: float, position: StreamPosition, answer: Held) -> None:
         """Serve the stream: its origin retains the events."""
@@ -283,8 +278,7 @@ class HoldRequests:
             self._unsubscription.cut(now, subscription, reason)
             return
         state.requests.close(position.hold_request)
-        position.hold_request = 0
-        position.mode = "catching_up"
+        position.held()
         if subscription.is_durable:
             self._cursors.put_cursor(position)
             if not subscription.is_claimed:

@@ -36,8 +36,8 @@ import msgspec
 
 from anabranch.core.catalog_recovery import decoded, number_in, rows, set_aside
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.state import CursorsStored, EdgeState
-from anabranch.core.edge.subscriptions import RUN_MAX, EdgeStream, EdgeSubscription, StreamPosition
+from anabranch.core.edge.state import RUN_MAX, CursorsStored, EdgeState
+from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.core.patterns.join_points.records import TABLE as PATTERNS
 from anabranch.model.event import Count
 from anabranch.model.filter import Filter
@@ -135,10 +135,7 @@ class CursorMoves:
 
     def _take(self, position: StreamPosition, number: int, tick: int) -> bool:
         self._moved_count += not position.moves_row
-        position.moves_row = number
-        position.processed = position.announced = position.acked = position.written = (
-            position.synced
-        ) = tick
+        position.recover(tick, number)
         return True
 
     def sweep(self) -> None:
@@ -150,7 +147,7 @@ class CursorMoves:
     def own_row_put(self, position: StreamPosition) -> None:
         """The cursor's own row holds its position, or the cursor is no longer in use."""
         self._moved_count -= position.moves_row > 0
-        position.moves_row = 0
+        position.leave_moves()
 
     def write(self, positions: list[StreamPosition]) -> list[StreamPosition]:
         """Put a row for cursors that moved; returns them and those copied from deleted rows."""
@@ -190,8 +187,7 @@ class CursorMoves:
     ) -> None:
         for position in positions:
             self._moved_count += not position.moves_row
-            position.moves_row = number
-            position.written = position.acked
+            position.write(number)
         moved += positions
 
 
@@ -209,10 +205,6 @@ SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
 RUN_TABLE = "edge"
 RUN_KEY = "run"
-#: `Done` is repeated after this many intervals; the pause doubles each time, up to a bound.
-_REPEAT_AFTER = 8
-_REPEAT_MAX = 64
-
 #: Seconds of the clock per run, if the number of the last run is lost.
 _RUN_S = 2
 
@@ -315,14 +307,11 @@ class Cursors:
                 self._orphans.append(key)
                 continue
             stream = key.partition("\0")[2]
-            position = owner.positions[stream] = StreamPosition(
-                owner, state.streams[stream], cursor.start
-            )
-            position.processed = position.announced = position.acked = cursor.acked
-            position.written = position.synced = cursor.acked
+            position = owner.start(state.streams[stream], cursor.start)
+            position.recover(cursor.acked)
             moves_from[position] = cursor.moves_from
             if not cursor.is_held:
-                position.mode = "holding"
+                position.hold()
         self._moves.recover(moved, moves_from)
 
     def _recover_subscriptions(self, recovered: Recovered) -> set[str]:
@@ -341,7 +330,7 @@ class Cursors:
                 state.index.add(name, subscription.filter)
                 state.add(subscription)
                 state.charge(subscription, cost)
-                state.detached[name] = subscription
+                state.set_detached(subscription)
 
         _, bad = decoded(recovered, SUBSCRIPTIONS, read)
         for each in bad:
@@ -374,8 +363,8 @@ class Cursors:
 
     def put_cursor(self, position: StreamPosition) -> None:
         """Put the position of a durable subscription into its own row."""
-        position.written = position.acked
         self._moves.own_row_put(position)
+        position.write()
         key = f"{position.subscription.name}\0{position.stream.name}"
         row = CursorRow(
             position.start, position.acked, position.mode != "holding", self._moves.next_row
@@ -384,7 +373,7 @@ class Cursors:
 
     def abandon(self, position: StreamPosition) -> None:
         """Give up a position; another one takes its row."""
-        position.is_removed = True
+        position.remove()
         self._moves.own_row_put(position)
 
     def forget(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
@@ -416,7 +405,7 @@ class Cursors:
         """Record that cursors are on disk."""
         self._is_writing = False
         for position, tick in stored.ticks:
-            position.synced = max(position.synced, tick)
+            position.stored(tick)
         if self._is_write_pending:
             self.write(now)
         else:
@@ -431,9 +420,9 @@ class Cursors:
 
     def record_ack(self, position: StreamPosition, tick: int) -> None:
         """Record an acknowledgement."""
-        if position.acked <= position.written and position.subscription.quality == "durable":
+        if position.acked <= position.written and position.subscription.is_durable:
             self._moved.append(position)
-        position.acked = tick
+        position.ack(tick)
 
     def _write_changed(self) -> list[tuple[StreamPosition, int]]:
         moved, self._moved = self._moved, []
@@ -453,14 +442,9 @@ class Cursors:
             tick = self._done(stream, held)
             if tick is None:
                 continue
-            is_news = tick > stream.done_sent
-            stream.done_sent = tick
-            if is_news or now >= stream.done_repeat_at:
-                pause = _REPEAT_AFTER if is_news else min(2 * stream.done_pause, _REPEAT_MAX)
-                stream.done_pause = pause
-                stream.done_repeat_at = now + pause * state.options.done_every_s
+            if stream.is_done_due(now, tick, state.options.done_every_s):
                 state.carry(stream.name, Done(tick, state.requests.last_number))
-            state.done_at = min(state.done_at, stream.done_repeat_at)
+            state.schedule_done_at(stream.done_repeat_at)
 
     def _sweep_one(self) -> None:
         for stream in self._state.streams.values():
@@ -480,7 +464,7 @@ class Cursors:
         """The tick up to which a position needs nothing; None if it is no longer in use."""
         if position.is_removed:
             return None
-        return position.synced if position.subscription.quality == "durable" else position.acked
+        return position.synced if position.subscription.is_durable else position.acked
 
     def _done(self, stream: EdgeStream, held: dict[str, int]) -> int | None:
         if not stream.buffer.is_placed:
@@ -507,6 +491,5 @@ def _subscription_of(
     subscription = EdgeSubscription(
         name, name, stored.client, filter, quality="durable", number=stored.number
     )
-    subscription.is_claimed = stored.is_claimed
-    subscription.is_stored = True
+    subscription.recovered(stored.is_claimed)
     return subscription, None if stored.is_closed else filter.cost(stored.filter)

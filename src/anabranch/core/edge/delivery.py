@@ -38,7 +38,6 @@ event cannot be decoded, its origin is at fault, not the neighbour that forwarde
 request would return the same bytes: its tick is withheld as `unreadable`.
 """
 
-from bisect import bisect_right
 from collections.abc import Generator, Hashable, Iterator, Sequence
 
 from anabranch.core.edge.cursors import Cursors
@@ -55,26 +54,15 @@ from anabranch.core.part_requests import PartRequest
 from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, WorkDone
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.residual_checks import Check
-from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
-from anabranch.model.encoding import Envelope, decode_envelope
+from anabranch.model.client_frames import Ack, StartsAt, Withheld
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.limits import Limits
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import Version
 
 _NS_PER_S = 1e9
-
-
-def read(run: Run, limits: Limits) -> Envelope | None:
-    """Decode the event of a run, without its attributes; None if the event is unreadable."""
-    if run.envelope is None and run.datum is not None and not run.reason:
-        try:
-            run.envelope = decode_envelope(run.datum.body, limits)
-        except RemoteError:
-            _mark_unreadable(run)
-    return run.envelope
 
 
 def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
@@ -82,7 +70,7 @@ def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
     try:
         return index.match(envelope)
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return []
 
 
@@ -95,7 +83,7 @@ def candidates(
         sure, left = index.narrow(envelope)
         return sure, left, envelope.attributes() if left else {}
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return None
 
 
@@ -104,14 +92,8 @@ def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:
     try:
         return filter.matches(envelope.attributes())
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return False
-
-
-def _mark_unreadable(run: Run) -> None:
-    # Keep the datum: the owner of the run has counted its bytes.
-    run.reason = "unreadable"
-    run.envelope = None
 
 
 def is_addressed(envelope: Envelope, client: str) -> bool:
@@ -282,7 +264,7 @@ class LiveDelivery:
         self, now: float, stream: EdgeStream, run: Run
     ) -> Generator[WorkDone, None, tuple[list[Hashable], int]]:
         """Like `_match`, in portions; also returns the work done."""
-        envelope = read(run, self._state.limits)
+        envelope = run.read(self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return [], 0
         found = candidates(run, envelope, self._state.index)
@@ -334,7 +316,7 @@ class LiveDelivery:
 
     def _match(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
         """Keys of the subscriptions that match one event and may receive it."""
-        envelope = read(run, self._state.limits)
+        envelope = run.read(self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return []
         return self._addressed(stream, envelope, matching(run, envelope, self._state.index))
@@ -360,10 +342,7 @@ class LiveDelivery:
         size = len(datum.body)
         if position.batch_bytes + size > self._state.options.replay_bytes_max:
             self.flush(position, datum.tick - 1)
-        subscription.unacked += 1
-        position.in_flight.append(datum.tick)
-        position.batch.append(datum)
-        position.batch_bytes += size
+        position.push(datum)
         return True
 
     def _overflow(self, now: float, position: StreamPosition, tick: int) -> None:
@@ -378,12 +357,8 @@ class LiveDelivery:
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
         for position in list(stream.live.values()):
-            is_reliable = position.subscription.quality != "best-effort"
-            if (
-                is_reliable
-                and position.required_version > run.version
-                and run.last > position.processed
-            ):
+            is_required = position.subscription.is_lossless and run.last > position.processed
+            if is_required and position.required_version > run.version:
                 stream.fall_back(position, run.first - 1)
 
     def _send_withheld_range(
@@ -406,12 +381,8 @@ class LiveDelivery:
         self._send(position, session, through)
 
     def _send(self, position: StreamPosition, session: EdgeSession, through: int) -> None:
-        through = max(through, position.announced)
-        position.announced = through
-        matches = Matches(position.subscription.name, through, position.batch)
-        self._state.deliver(session, position.stream.name, matches, position.batch_bytes)
-        position.batch = []
-        position.batch_bytes = 0
+        size = position.batch_bytes
+        self._state.deliver(session, position.stream.name, position.take_batch(through), size)
 
     def send_withheld(self, position: StreamPosition, first: int, last: int, reason: str) -> None:
         """Report ticks as withheld to the client."""
@@ -423,7 +394,7 @@ class LiveDelivery:
         self._state.send_client(
             session, Withheld(position.subscription.name, position.stream.name, [hole])
         )
-        position.announced = max(position.announced, last)
+        position.announce(last)
 
     def send_progress_in_portions(self, now: float, stream: EdgeStream) -> None:
         """Report progress on one stream, to a bounded number of subscriptions per call."""
@@ -431,20 +402,17 @@ class LiveDelivery:
             if len(stream.live) + len(stream.catching_up) <= PROGRESS_POSITIONS_MAX:
                 self.send_all_progress(stream)
                 return
-            stream.progress_tick = stream.buffer.position
-            stream.progress_positions = [*stream.catching_up.values(), *stream.live.values()]
-        positions = stream.progress_positions
-        for position in positions[-PROGRESS_POSITIONS_MAX:]:
+            stream.queue_progress()
+        for position in stream.take_progress(PROGRESS_POSITIONS_MAX):
             if position.mode in {"live", "catching_up"}:
                 self.send_progress(position)
-        del positions[-PROGRESS_POSITIONS_MAX:]
-        if positions or stream.buffer.position > stream.progress_tick:
+        if stream.progress_positions or stream.buffer.position > stream.progress_tick:
             # Come back for the remaining ones even if the stream stays silent.
             self._state.schedule_done(now)
 
     def send_all_progress(self, stream: EdgeStream) -> None:
         """Report to all clients how far the stream is complete for them."""
-        stream.progress_tick = stream.buffer.position
+        stream.note_progress()
         for position in stream.live.values():
             self.send_progress(position)
         for position in stream.catching_up.values():
@@ -453,7 +421,7 @@ class LiveDelivery:
     def send_progress(self, position: StreamPosition) -> None:
         """Report progress to one client, unless it is best-effort."""
         session = position.subscription.session
-        if session is None or position.subscription.quality == "best-effort":
+        if session is None or not position.subscription.is_lossless:
             return
         if position.through > position.announced:
             self._send(position, session, position.through)
@@ -464,23 +432,13 @@ class LiveDelivery:
         earliest = stream.earliest_version
         if earliest is None or earliest > version:
             return
-        stream.earliest_version = None
-        started: list[EdgeSubscription] = []
-        for subscription in stream.waiting.values():
-            first_version = subscription.version
-            if first_version is None or first_version > version:
-                stream.note_waiting(first_version)
-            elif len(started) < self._starts_max:
-                started.append(subscription)
-            else:
-                # A later tick is as good for the remaining ones.
-                stream.earliest_version = earliest
-                self._state.starting_streams[stream.name] = stream
-                self._state.backlog_at = now
-                break
-        for subscription in started:
-            del stream.waiting[subscription.key]
-            self._begin(now, StreamPosition(subscription, stream, tick))
+        startable, has_more = stream.startable(version, self._starts_max)
+        if has_more:
+            # A later tick is as good for the remaining ones.
+            self._state.queue_starts(stream)
+            self._state.do_backlog_at(now)
+        for subscription in startable:
+            self._start_position(now, subscription, stream, tick)
 
     def start_waiting(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions at the next tick, if the buffer's version includes them."""
@@ -488,18 +446,19 @@ class LiveDelivery:
         if stream.waiting and buffer.is_placed:
             self._start(now, stream, buffer.position + 1, buffer.version)
 
-    def _begin(self, now: float, position: StreamPosition) -> None:
-        subscription, stream = position.subscription, position.stream
-        subscription.positions[stream.name] = position
+    def _start_position(
+        self, now: float, subscription: EdgeSubscription, stream: EdgeStream, tick: int
+    ) -> None:
+        position = subscription.start(stream, tick)
         self._state.schedule_done(now)
         if subscription.is_durable:
-            position.mode = "starting"
+            position.begin_start()
             self._cursors.put_cursor(position)
             self._state.sync(StartStored(position))
             return
         self.send_start(position)
         if subscription.session is not None:
-            self.go_live(position)
+            stream.go_live(position)
 
     def send_start(self, position: StreamPosition) -> None:
         """Send the client the first tick from which it receives every match."""
@@ -510,18 +469,13 @@ class LiveDelivery:
                 session, StartsAt(name, position.stream.name, position.acked + 1)
             )
 
-    def go_live(self, position: StreamPosition) -> None:
-        """Make a position live."""
-        version = position.subscription.version
-        position.stream.go_live(position, NOTHING if version is None else version)
-
     def record_versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
         """Record the interest versions that now include these subscriptions."""
         known = []
         for key, version in versions.items():
             subscription = self._state.subscriptions.get(key)
             if subscription is not None and not subscription.is_ending:
-                subscription.version = version
+                subscription.set_version(version)
                 known.append(subscription)
         for stream in self._state.streams.values():
             for subscription in known:
@@ -535,18 +489,8 @@ class LiveDelivery:
     def ack(self, now: float, session: EdgeSession, frame: Ack) -> list[StreamPosition]:
         """Apply an acknowledgement; returns the positions that advanced."""
         acked = _acked(session, frame)
-        record_ack = self._cursors.record_ack
         for position, tick in acked:
-            record_ack(position, tick)
-            in_flight = position.in_flight
-            count = (
-                len(in_flight)
-                if in_flight and in_flight[-1] <= tick
-                else bisect_right(in_flight, tick)
-            )
-            if count:
-                position.subscription.unacked -= count
-                del in_flight[:count]
+            self._cursors.record_ack(position, tick)
         self._state.schedule_done(now)
         return [position for position, _ in acked]
 

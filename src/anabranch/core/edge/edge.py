@@ -42,6 +42,7 @@ from anabranch.core.edge.state import (
     CursorsStored,
     EdgeState,
     EndStored,
+    PendingAttach,
     RunStored,
     StartStored,
     Stored,
@@ -52,7 +53,6 @@ from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeStream,
     EdgeSubscription,
-    PendingAttach,
     StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import ClientSessions, Ownership, Unsubscription
@@ -210,7 +210,7 @@ class Edge:
     ) -> list[PartRequest]:
         """Open a session for a connection from this host."""
         self._state.begin()
-        self._state.sessions[session] = EdgeSession(session, host)
+        self._state.open_session(session, host)
         return self._state.result()
 
     def has_client(self, session: int) -> bool:
@@ -261,7 +261,7 @@ class Edge:
         state.begin()
         known = state.sessions.get(session)
         if known is not None:
-            known.is_full = full
+            known.set_full(full)
             if not full:
                 self._catch_up_all(now, list(known.subscriptions.values()))
         return state.result()
@@ -353,35 +353,33 @@ class Edge:
 
     def _queue_backlog(self, now: float, stream: EdgeStream) -> None:
         """Queue a stream whose reorder buffer holds runs back."""
-        self._state.backlog[stream.name] = stream
-        self._state.backlog_at = now
+        self._state.queue_stream(stream)
+        self._state.do_backlog_at(now)
 
     def _do_backlog(self, now: float) -> Iterator[PartRequest]:
         """Do about one step's worth of deferred work, round-robin over streams."""
         state = self._state
         yield WorkDone(0)
-        state.backlog_at = now
+        state.do_backlog_at(now)
         if state.backlog:
-            name = next(iter(state.backlog))
-            stream = state.backlog.pop(name)
+            stream = state.take_stream()
             yield from self._delivery.deliver_held(now, stream)
             state.begin()
             stream.note_watermark(0, 0)
             self._schedule_gap_check(now, stream)
             if stream.buffer.has_ready:
-                state.backlog[name] = stream
+                state.queue_stream(stream)
             state.schedule_done(now)
             yield from state.result()
         for name in list(state.starting_streams):
             state.begin()
-            self._delivery.start_waiting(now, state.starting_streams.pop(name))
+            self._delivery.start_waiting(now, state.take_starts(name))
             yield from state.result()
             yield WorkDone(_CATCH_UP_WORK * self._caught_up_max)
         for _ in range(self._caught_up_max):
-            if not state.catch_up_queue:
+            position = state.take_catch_up()
+            if position is None:
                 break
-            position = next(iter(state.catch_up_queue))
-            del state.catch_up_queue[position]
             state.begin()
             if (
                 position.stream.catching_up.get(position.subscription.key) is position
@@ -392,8 +390,8 @@ class Edge:
             yield WorkDone(_CATCH_UP_WORK)
 
     def _catch_up_later(self, now: float, positions: Iterable[StreamPosition]) -> None:
-        self._state.catch_up_queue.update(dict.fromkeys(positions))
-        self._state.backlog_at = now
+        self._state.queue_catch_up(positions)
+        self._state.do_backlog_at(now)
 
     def _released(
         self, now: float, stream: EdgeStream, ready: list[Run], matched: list[Matched] | None = None
@@ -418,8 +416,7 @@ class Edge:
     def _schedule_gap_check(self, now: float, stream: EdgeStream) -> None:
         state = self._state
         stream.buffer.schedule_gap_check(now, state.options.nack_after_s)
-        if stream.buffer.gap_check_at is not None:
-            state.gap_check_at = min(state.gap_check_at, stream.buffer.gap_check_at)
+        state.schedule_gap_check(stream)
 
     def progress(self, name: str) -> dict[str, tuple[int, int]]:
         """Like `EdgeSubscription.reach`; empty if the subscription is missing or leaving."""
@@ -437,14 +434,12 @@ class Edge:
     def _check_gaps(self, now: float) -> None:
         state = self._state
         options = state.options
-        state.gap_check_at = float("inf")
+        state.begin_gap_checks()
         for stream in state.streams.values():
             buffer = stream.buffer
             if stream.name in state.backlog:
                 # Request missing ticks only after the backlog is delivered.
-                buffer.gap_check_at = (
-                    None if buffer.gap_check_at is None else now + options.nack_after_s
-                )
+                buffer.postpone_gap_check(now + options.nack_after_s)
             elif buffer.gap_check_at is not None and buffer.gap_check_at <= now:
                 if stream.lossless_count:
                     pauses = options.nack_after_s, options.nack_again_s
@@ -459,8 +454,7 @@ class Edge:
                     self._released(now, stream, buffer.skip_gap(holds_back=holds_back))
                     if buffer.has_ready:
                         self._queue_backlog(now, stream)
-            if buffer.gap_check_at is not None:
-                state.gap_check_at = min(state.gap_check_at, buffer.gap_check_at)
+            state.schedule_gap_check(stream)
 
     # -- other brokers --------------------------------------------------------------------------
 
@@ -562,8 +556,7 @@ class Edge:
         state.emit(state.requests.repeat(now))
         if state.gap_check_at <= now:
             self._check_gaps(now)
-        if state.done_at <= now:
-            state.done_at = float("inf")
+        if state.take_done(now):
             for stream in state.streams.values():
                 self._delivery.send_progress_in_portions(now, stream)
             self._cursors.write(now)

@@ -35,9 +35,10 @@ from collections.abc import Sequence
 
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival
-from anabranch.model.encoding import Envelope
+from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.limits import Limits
 from anabranch.model.version import NOTHING, Version
 
 #: Ranges in one request for missing ticks.
@@ -72,6 +73,20 @@ class Run:
     def size(self) -> int:
         """Bytes of the event."""
         return 0 if self.datum is None else len(self.datum.body)
+
+    def read(self, limits: Limits) -> Envelope | None:
+        """Decode the event, without its attributes; None if it is unreadable."""
+        if self.envelope is None and self.datum is not None and not self.reason:
+            try:
+                self.envelope = decode_envelope(self.datum.body, limits)
+            except RemoteError:
+                self.mark_unreadable()
+        return self.envelope
+
+    def mark_unreadable(self) -> None:
+        # Keep the datum: the owner of the run has counted its bytes.
+        self.reason = "unreadable"
+        self.envelope = None
 
     @property
     def is_silent(self) -> bool:
@@ -338,6 +353,11 @@ class ReorderBuffer:
                 self._requested = RangeSet()
         elif self.gap_check_at is None:
             self.gap_check_at = now + after_s
+
+    def postpone_gap_check(self, at: float) -> None:
+        """Check the gap, if there is one, not before this time."""
+        if self.gap_check_at is not None:
+            self.gap_check_at = at
 
     def ranges_to_request(
         self, now: float, after_s: float, repeat_s: float, ticks_max: int

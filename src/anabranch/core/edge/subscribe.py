@@ -35,12 +35,10 @@ from msgspec.structs import replace
 from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.delivery import LiveDelivery
-from anabranch.core.edge.state import AttachStored, EdgeState, StartStored
+from anabranch.core.edge.state import AttachStored, EdgeState, PendingAttach, StartStored
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeSubscription,
-    PendingAttach,
-    StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
 from anabranch.model.client_frames import UNKNOWN, Code, Refused, Subscribe, Subscribed
@@ -95,16 +93,14 @@ class Activation:
         if current is attach and subscription.is_unannounced and attach.session is None:
             self._unsubscription.withdraw(now, subscription)
             return
-        subscription.is_stored = True
-        for position in subscription.positions.values():
-            position.synced = max(position.synced, position.written)
+        subscription.stored()
         self.register(subscription)
         if subscription.is_durable:
             self._ownership.claim(now, subscription)
         if attach.session is not None:
             self._serve(now, subscription, attach, attach.session)
         elif subscription.session is None and subscription.is_durable:
-            state.detached[subscription.key] = subscription
+            state.set_detached(subscription)
         state.schedule_done(now)
 
     def register(self, subscription: EdgeSubscription) -> None:
@@ -114,7 +110,7 @@ class Activation:
         self._state.register(subscription)
         for stream in self._state.streams.values():
             if stream.name not in subscription.positions:
-                stream.waiting[subscription.key] = subscription
+                stream.wait(subscription)
 
     def _serve(
         self,
@@ -123,19 +119,15 @@ class Activation:
         attach: PendingAttach,
         session: EdgeSession,
     ) -> None:
-        subscription.is_unannounced = False
-        subscription.session = session
-        self._state.detached.pop(subscription.key, None)
-        subscription.window = attach.frame.window
-        subscription.unacked = 0
-        session.subscriptions[subscription.name] = subscription
+        subscription.join_session(session, attach.frame.window)
+        self._state.forget_detached(subscription)
         self.confirm(subscription, session, attach.request)
         listed = attach.frame.ticks if attach.frame.start == "resume" else {}
         positions = [
             position for position in subscription.positions.values() if position.mode != "starting"
         ]
         for position in positions:
-            position.processed = position.announced = position.acked
+            position.restart()
             if position.stream.name not in listed:
                 self._delivery.send_start(position)
         for position in positions:
@@ -156,7 +148,7 @@ class Activation:
         if subscription.positions.get(position.stream.name) is not position:
             # Its client attached with an earlier start.
             return
-        position.mode = "catching_up"
+        position.started()
         if subscription.session is not None:
             self._delivery.send_start(position)
             self._catch_up.resume(now, position)
@@ -196,7 +188,7 @@ class Attachments:
                 self._find(now, attach)
                 return
             closed = state.closed.get(attach.key)
-            attach.number = max(frame.number, 1, 0 if closed is None else closed.number + 1)
+            attach.set_number(max(frame.number, 1, 0 if closed is None else closed.number + 1))
         if frame.start == "resume":
             self._resume(now, attach, frame.ticks)
         elif frame.start == "tick" or known is not None:
@@ -228,17 +220,17 @@ class Attachments:
 
     def _is_answered(self, attach: PendingAttach, who: str) -> bool:
         """Record an answer; returns whether it was the last one."""
-        self._state.requests.close(attach.requests.pop(who))
+        self._state.requests.close(attach.answered(who))
         return not attach.requests
 
     # -- find the owner -------------------------------------------------------------------------
 
     def _find(self, now: float, attach: PendingAttach) -> None:
         state = self._state
-        attach.find_rounds += 1
-        attach.owner = None
+        attach.begin_find()
         for edge in state.other_edges:
-            number = attach.requests[edge] = state.requests.next_number()
+            number = state.requests.next_number()
+            attach.expect(edge, number)
             question = Find(number, attach.frame.subscription)
             state.send_request(now, number, edge, question, attach)
         if not attach.requests:
@@ -247,9 +239,7 @@ class Attachments:
     def found(self, now: float, source: str, attach: PendingAttach, answer: Found) -> None:
         """Handle the answer of an edge: whether it has the subscription, and at which ticks."""
         self._check_found(source, answer)
-        best = attach.owner
-        if answer.number > (0 if best is None else best.number):
-            attach.owner = answer
+        attach.found(answer)
         if self._is_answered(attach, source):
             self._found_all(now, attach)
 
@@ -275,10 +265,10 @@ class Attachments:
             return
         if found is None or (known is not None and known.number > found.number):
             assert known is not None
-            attach.number = known.number + 1
+            attach.set_number(known.number + 1)
             self._resume(now, attach, attach.frame.ticks)
             return
-        attach.number = found.number + 1
+        attach.set_number(found.number + 1)
         filter = Filter.parse(found.filter, self._state.limits)
         if attach.filter is not None and attach.filter != filter:
             self._refuse(now, attach, other_filter(attach.frame.subscription))
@@ -289,15 +279,14 @@ class Attachments:
                 self._refuse(now, attach, reason)
                 return
             state.charge(attach, filter.cost(found.filter))
-        attach.filter = filter
+        attach.set_filter(filter)
         self._resume(now, attach, found.ticks)
 
     # -- resume ---------------------------------------------------------------------------------
 
     def _resume(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         """Resume after these ticks; hold requests follow once the positions exist."""
-        attach.ticks = dict(ticks)
-        attach.is_resuming = True
+        attach.resume_after(ticks)
         self._commit(now, attach)
 
     # -- explicit starts ------------------------------------------------------------------------
@@ -305,7 +294,7 @@ class Attachments:
     def _hold_all(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         known = self._state.subscriptions.get(attach.key)
         for stream, tick in ticks.items():
-            attach.ticks[stream] = tick
+            attach.start_after(stream, tick)
             position = None if known is None else known.positions.get(stream)
             if position is None or not position.covers(tick):
                 self._hold(now, attach, stream, tick)
@@ -313,14 +302,15 @@ class Attachments:
             self._commit(now, attach)
 
     def _hold(self, now: float, attach: PendingAttach, stream: str, tick: int) -> None:
-        attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
-        attach.requests[stream] = self._state.request_hold(now, stream, tick, attach)
+        attach.start_after(stream, min(tick, attach.ticks.get(stream, tick)))
+        attach.expect(stream, self._state.request_hold(now, stream, tick, attach))
 
     def _request_ticks_of_time(self, now: float, attach: PendingAttach) -> None:
         """Ask every origin for its first tick at or after the time."""
         state = self._state
         for stream in state.streams:
-            number = attach.requests[stream] = state.requests.next_number()
+            number = state.requests.next_number()
+            attach.expect(stream, number)
             filters = [attach.frame.filter]
             bytes_max = state.options.replay_bytes_max
             question = Replay(number, 0, attach.frame.time_ns, filters, 1, bytes_max)
@@ -328,7 +318,7 @@ class Attachments:
 
     def answer(self, now: float, source: str, attach: PendingAttach, answer: Answer) -> None:
         """Hold the tick that an origin reported for the start time."""
-        self._state.requests.close(attach.requests.pop(source))
+        self._state.requests.close(attach.answered(source))
         self._hold(now, attach, source, answer.first - 1)
 
     def held(self, now: float, source: str, attach: PendingAttach, answer: Held) -> None:
@@ -342,7 +332,7 @@ class Attachments:
                 f"tick {asked.tick} of {source!r} does not exist; the newest is {answer.head}",
             )
             return
-        attach.ticks[source] = asked.tick
+        attach.start_after(source, asked.tick)
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
@@ -357,7 +347,7 @@ class Attachments:
                 " and `beginning` starts at the oldest tick",
             )
             return
-        self._state.requests.close(attach.requests.pop(source))
+        self._state.requests.close(attach.answered(source))
         self._hold(now, attach, source, answer.oldest - 1)
 
     # -- store ----------------------------------------------------------------------------------
@@ -377,15 +367,14 @@ class Attachments:
                 self._refuse(now, attach, str(error))
                 return
         self._unsubscription.close_claims(subscription)
-        subscription.number = max(subscription.number, attach.number)
-        subscription.is_claimed = subscription.is_stored = False
+        subscription.renumber(attach.number)
         closed = state.forget_closed(attach.key)
         if closed is not None:
             self._unsubscription.close_claims(closed)
         if closed is not None or attach.is_resuming:
-            subscription.is_unannounced = False
+            subscription.presume_announced()
         self._create_positions(now, attach, subscription)
-        attach.is_committed = True
+        attach.commit()
         if not subscription.is_durable:
             self._activation.activate(now, attach, subscription)
             return
@@ -407,7 +396,6 @@ class Attachments:
             number=attach.number,
         )
         self._state.add(subscription, attach)
-        subscription.is_unannounced = True
         return subscription
 
     def _create_positions(
@@ -418,13 +406,11 @@ class Attachments:
             if position is None or not position.covers(tick):
                 if position is not None:
                     self._cursors.abandon(position)
-                    self._state.requests.close(position.hold_request)
-                position = StreamPosition(subscription, self._state.streams[stream], tick + 1)
-                subscription.positions[stream] = position
-                position.stream.waiting.pop(subscription.key, None)
+                    self._state.requests.close(position.end_hold())
+                position = subscription.start(self._state.streams[stream], tick + 1)
                 if attach.is_resuming:
                     self._hold_requests.begin(now, position)
-            position.acked = max(position.acked, tick)
+            position.present(tick)
 
 
 def other_filter(name: str) -> str:
@@ -518,7 +504,7 @@ class SubscribeRequests:
         if attach is not None and attach.session is session:
             if replace(frame, request=attach.frame.request) != attach.frame:
                 return False
-            attach.request = frame.request
+            attach.repeat(frame)
             return True
         subscription = session.subscriptions.get(frame.subscription)
         if subscription is None or not _is_same(subscription, frame, filter):

@@ -48,23 +48,19 @@ class Unsubscription:
         state = self._state
         for position in subscription.positions.values():
             position.stream.suspend(position)
-            state.requests.close(position.replay_request)
-            state.requests.close(position.hold_request)
-            position.replay_request = position.hold_request = 0
+            state.requests.close(position.end_replay())
+            state.requests.close(position.end_hold())
         for stream in state.streams.values():
-            stream.waiting.pop(subscription.key, None)
+            stream.stop_waiting(subscription)
         self.close_claims(subscription)
-        state.detached.pop(subscription.key, None)
+        state.forget_detached(subscription)
         state.index.remove(subscription.key)
-        if subscription.session is not None:
-            subscription.session.subscriptions.pop(subscription.name, None)
-            subscription.session = None
+        subscription.leave_session()
 
     def close_claims(self, subscription: EdgeSubscription) -> None:
         """Stop claiming a subscription."""
-        for number in subscription.claim_requests.values():
+        for number in subscription.end_claims():
             self._state.requests.close(number)
-        subscription.claim_requests = {}
 
     def remove(self, now: float, subscription: EdgeSubscription) -> None:
         """Remove a subscription that is not on disk."""
@@ -84,7 +80,7 @@ class Unsubscription:
 
     def withdraw(self, now: float, subscription: EdgeSubscription) -> None:
         """Withdraw a durable subscription of which no client was notified."""
-        subscription.is_ending = True
+        subscription.end()
         self.stop(subscription)
         self._cursors.forget(subscription)
         self._state.sync(YieldStored(subscription))
@@ -95,12 +91,11 @@ class Unsubscription:
     def end_session(self, now: float, session: EdgeSession) -> None:
         """End or detach everything that belongs to a session."""
         self.end_some(now, session, len(session.subscriptions))
-        for key in session.attach_keys:
+        for key in session.take_attaches():
             attach = self._state.attaches[key]
-            attach.session = None
+            attach.leave_session()
             if not attach.is_committed:
                 self.abandon(now, key)
-        session.attach_keys = {}
         self._cursors.client_left(now)
 
     def end_some(self, now: float, session: EdgeSession, count: int) -> None:
@@ -120,19 +115,12 @@ class Unsubscription:
 
     def detach(self, subscription: EdgeSubscription) -> None:
         """Keep a durable subscription without a session."""
-        if subscription.session is not None:
-            subscription.session.subscriptions.pop(subscription.name, None)
-        subscription.session = None
-        self._state.detached[subscription.key] = subscription
-        subscription.unacked = 0
+        subscription.leave_session()
+        self._state.set_detached(subscription)
         for position in subscription.positions.values():
             position.stream.suspend(position)
-            self._state.requests.close(position.replay_request)
-            position.replay_request = 0
-            position.processed = position.announced = position.acked
-            position.in_flight.clear()
-            position.batch = []
-            position.batch_bytes = 0
+            self._state.requests.close(position.end_replay())
+            position.restart()
 
     # -- unsubscribe ----------------------------------------------------------------------------
 
@@ -153,7 +141,7 @@ class Unsubscription:
             state.send_client(session, Unsubscribed(frame.request, frame.subscription, ticks))
             self.remove(now, subscription)
             return
-        subscription.is_ending = True
+        subscription.end()
         is_claimed = subscription.is_claimed
         self.stop(subscription)
         self._cursors.forget(subscription, is_closed=not is_claimed)
@@ -166,7 +154,7 @@ class Unsubscription:
         state.send_client(stored.session, Unsubscribed(stored.request, name, stored.ticks))
         state.remove(subscription)
         # Edges that claimed it in the meantime repeat their claims.
-        state.claimants.pop(name, None)
+        state.take_claimants(name)
         if not subscription.is_claimed:
             state.close(subscription)
         state.unregister(subscription)
@@ -198,8 +186,7 @@ class ClientSessions:
         older = state.sessions_by_client.get(frame.client)
         if older is not None:
             self.cut(now, older, "replaced by a newer connection of this client", REPLACED)
-        session.client = frame.client
-        state.sessions_by_client[frame.client] = session
+        state.connect(session, frame.client)
 
     def _check(self, session: EdgeSession, frame: Connect) -> None:
         if session.client:
@@ -223,9 +210,7 @@ class ClientSessions:
 
     def close(self, now: float, session: EdgeSession) -> None:
         """Remove a session."""
-        del self._state.sessions[session.number]
-        if self._state.sessions_by_client.get(session.client) is session:
-            del self._state.sessions_by_client[session.client]
+        self._state.close_session(session)
         self._unsubscription.end_session(now, session)
 
 
@@ -268,13 +253,12 @@ class Ownership:
         if not self._may_claim(subscription):
             return
         self._unsubscription.close_claims(subscription)
-        subscription.is_claimed = not state.other_edges
-        if not state.other_edges and state.forget_closed(subscription.name) is not None:
+        claims = {edge: state.requests.next_number() for edge in state.other_edges}
+        subscription.begin_claims(claims)
+        if not claims and state.forget_closed(subscription.name) is not None:
             self._cursors.forget(subscription)
-        for edge in state.other_edges:
-            number = state.requests.next_number()
-            subscription.claim_requests[edge] = number
-            content = Claim(subscription.name, subscription.number)
+        content = Claim(subscription.name, subscription.number)
+        for edge, number in claims.items():
             state.send_request(now, number, edge, content, subscription)
 
     def _may_claim(self, subscription: EdgeSubscription) -> bool:
@@ -290,11 +274,10 @@ class Ownership:
         subscription = state.subscriptions.get(name) or state.closed.get(name)
         if subscription is None or frame.number != subscription.number:
             return
-        request = subscription.claim_requests.pop(source, 0)
+        request = subscription.yielded(source)
         state.requests.close(request)
         if not request or subscription.claim_requests:
             return
-        subscription.is_claimed = True
         if state.forget_closed(name) is not None:
             self._cursors.forget(subscription)
         elif not subscription.is_ending:
@@ -314,7 +297,7 @@ class Ownership:
         closed = state.closed.get(name)
         if subscription is not None and subscription.is_durable:
             if subscription.is_ending:
-                state.claimants.setdefault(name, {})[source] = frame.number
+                state.add_claimant(name, source, frame.number)
             elif self._is_higher(source, frame, subscription.number):
                 self._give_up(now, subscription, source, frame.number)
             elif self._may_claim(subscription):
@@ -352,10 +335,10 @@ class Ownership:
         if subscription.session is not None:
             reason = f"the subscription is at {source!r} now, with number {number}"
             state.send_client(subscription.session, Cut(name, reason))
-        subscription.is_ending = True
+        subscription.end()
         self._unsubscription.stop(subscription)
         self._cursors.forget(subscription)
-        state.claimants.setdefault(name, {})[source] = number
+        state.add_claimant(name, source, number)
         state.sync(YieldStored(subscription))
         state.schedule_done(now)
 
@@ -369,7 +352,7 @@ class Ownership:
 
     def answer_claimants(self, name: str) -> None:
         """Yield a removed subscription to all edges that claimed it in the meantime."""
-        for source, number in self._state.claimants.pop(name, {}).items():
+        for source, number in self._state.take_claimants(name).items():
             self._state.carry(source, Yield(name, number))
 
     # -- queries --------------------------------------------------------------------------------

@@ -366,7 +366,7 @@ class Detector:
     def _charge_tries(self) -> None:
         """Charge the tries of a search to the allowance."""
         if self._allowance is not None:
-            self._allowance.left -= self._tries_max - self._tries.left
+            self._allowance.spend(self._tries_max - self._tries.left)
 
     @property
     def due_ns(self) -> int | None:
@@ -391,6 +391,10 @@ class Detector:
         self._kept_bytes += by
         if self._room is not None:
             self._room.used += by
+
+    def set_far(self, time_ns: int) -> None:
+        """Events after this time are far ahead of most, and may use only half of the room."""
+        self.far_ns = time_ns
 
     def close(self) -> None:
         """Stop the detector and release its share of the room."""
@@ -560,7 +564,7 @@ class Detector:
                 self._overflow("too-many-tries", entry[5])
             is_overflow_reported = True
         if self._allowance is not None:
-            self._allowance.left -= max(left, 0) - self._tries.left + 1
+            self._allowance.spend(max(left, 0) - self._tries.left + 1)
         if count > 1:
             left = _REPORTED if is_overflow_reported else max(self._tries.left, 0)
             self._tries_left_by_end[place] = [left, count - 1]

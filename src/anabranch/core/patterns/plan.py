@@ -73,6 +73,9 @@ class StepAllowance:
         """Whether the remaining work waits for the next step."""
         return self.left <= 0
 
+    def spend(self, tries: int) -> None:
+        self.left -= tries
+
     def renew(self) -> None:
         """Start another step."""
         self.left = self._size

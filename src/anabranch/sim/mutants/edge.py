@@ -5,6 +5,7 @@ from anabranch.sim.mutants.mutant import Edit, Mutant
 _DELIVERY = "anabranch.core.edge.delivery:LiveDelivery"
 _CATCH_UP = "anabranch.core.edge.catch_up:CatchUp"
 _CURSORS = "anabranch.core.edge.cursors:Cursors"
+_STREAM = "anabranch.core.edge.subscriptions:EdgeStream"
 _EDGE = "anabranch.core.edge.edge:Edge"
 _UNSUBSCRIPTION = "anabranch.core.edge.unsubscribe:Unsubscription"
 _OWNERSHIP = "anabranch.core.edge.unsubscribe:Ownership"
@@ -26,9 +27,9 @@ MUTANTS: dict[str, Mutant] = {
     "start-one-early": Mutant(
         "a start is claimed one tick too early",
         Edit(
-            f"{_DELIVERY}._start",
-            "StreamPosition(subscription, stream, tick)",
-            "StreamPosition(subscription, stream, tick - (tick > 1))",
+            f"{_DELIVERY}._start_position",
+            "subscription.start(stream, tick)",
+            "subscription.start(stream, tick - (tick > 1))",
         ),
         seed=0,
         anomaly="gap",
@@ -37,11 +38,15 @@ MUTANTS: dict[str, Mutant] = {
         "a subscription starts with any tick",
         Edit(f"{_DELIVERY}._start", "if earliest is None or earliest > version:", "if False:"),
         Edit(
-            f"{_DELIVERY}._start",
+            f"{_STREAM}.startable",
             "if first_version is None or first_version > version:",
             "if first_version is None:",
         ),
-        Edit(f"{_DELIVERY}.go_live", "NOTHING if version is None else version", "NOTHING"),
+        Edit(
+            f"{_STREAM}.go_live",
+            "NOTHING if subscription.version is None else subscription.version",
+            "NOTHING",
+        ),
         seed=0,
         anomaly="gap",
     ),
@@ -81,7 +86,7 @@ MUTANTS: dict[str, Mutant] = {
     "deliver-before-start-synced": Mutant(
         "a durable start is used unsynced, and written only after many acknowledgements",
         Edit(
-            f"{_DELIVERY}._begin",
+            f"{_DELIVERY}._start_position",
             "if subscription.is_durable:",
             "if subscription.is_durable:\n    position.written += PROGRESS_TICKS\nif False:",
         ),
@@ -116,8 +121,8 @@ MUTANTS: dict[str, Mutant] = {
         ),
         Edit(
             f"{_ATTACHMENTS}._commit",
-            "subscription.is_claimed = subscription.is_stored = False",
-            "subscription.is_claimed = subscription.is_stored = False\n"
+            "subscription.renumber(attach.number)",
+            "subscription.renumber(attach.number)\n"
             "vars(state).get('uncounted', set()).discard(subscription)",
         ),
         seed=6,
@@ -161,7 +166,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "hold-one-late": Mutant(
         "an explicit start is one tick late",
-        Edit(f"{_ATTACHMENTS}.held", "= asked.tick\n", "= asked.tick + 1\n"),
+        Edit(f"{_ATTACHMENTS}.held", "source, asked.tick)", "source, asked.tick + 1)"),
         seed=0,
         anomaly="late-start",
     ),
@@ -181,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
         Edit(f"{_CURSORS}.write", "if not self._is_writing:", "if False:"),
         Edit(
             f"{_CURSORS}._needed_after",
-            'position.synced if position.subscription.quality == "durable" else position.acked',
+            "position.synced if position.subscription.is_durable else position.acked",
             "position.acked",
         ),
         found_by="tests/unit/core/test_edge_mutants.py",

@@ -458,6 +458,10 @@ class PatternDefinitions:
         #: Id → (session, request) of clients that wait for it to start.
         self._waiting: dict[str, list[tuple[int, int]]] = {}
 
+    def depart(self) -> None:
+        """Refuse new patterns from now on."""
+        self.is_departing = True
+
     def define(
         self, now: float, session: int, client: str, frame: Define, version: Version
     ) -> None:

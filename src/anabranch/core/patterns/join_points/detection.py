@@ -101,6 +101,12 @@ class DetectionCounters:
         self.overflows += other.overflows
         self.withheld += other.withheld
 
+    def count_withheld(self) -> None:
+        self.withheld += 1
+
+    def count_reported(self) -> None:
+        self.reported += 1
+
     def count(self, stream: str) -> None:
         self.events += 1
         self.by_stream[stream] = self.by_stream.get(stream, 0) + 1
@@ -158,7 +164,7 @@ class PatternDetection:
 
     def set_far(self, time_ns: int) -> None:
         """Events after this time are far ahead of most, and may use only half of the room."""
-        self._detector.far_ns = time_ns
+        self._detector.set_far(time_ns)
 
     @property
     def is_waiting(self) -> bool:

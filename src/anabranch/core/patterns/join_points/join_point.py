@@ -277,6 +277,19 @@ class JoinPoint:
         standings = self._client.standings()
         return next((each.acked for each in standings if each.name == self._name), {})
 
+    def set_record(self, record: PointRecord) -> None:
+        """Replace its record, which is stored with its next write at the latest."""
+        assert record.id == self.record.id
+        self.record = record
+
+    def set_moving(self, is_moving: bool) -> None:
+        """Whether it is about to move: its successor reports all further matches then."""
+        self.is_moving = is_moving
+
+    def fail(self, reason: str) -> None:
+        """It cannot continue and must be restarted."""
+        self.failure = reason
+
     # -- activation -------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[PartRequest]:
@@ -366,7 +379,7 @@ class JoinPoint:
                     break
             self._queue.popleft()
             self._queue_bytes -= len(event.body)
-            pace.allowance.left -= EVENT_TRIES
+            pace.allowance.spend(EVENT_TRIES)
             self._queue_matches(self._detection.take(event))
         if self._detection.has_pending_decisions and not pace.allowance.is_spent:
             self._queue_matches(self._detection.continue_decisions())
@@ -431,7 +444,7 @@ class JoinPoint:
 
     def _withheld(self, withheld: TellWithheld) -> None:
         if withheld.reason != "transient":
-            self.counters.withheld += 1
+            self.counters.count_withheld()
             what = f"withheld ({withheld.reason}); it may miss matches"
             self._detection.note(what, withheld.stream, withheld.first)
 
@@ -461,13 +474,13 @@ class JoinPoint:
             match = self._unpublished.popleft()
             if digest_of(match.identity) in self._detection.reports:
                 continue
-            allowance.left -= PUBLISH_TRIES
+            allowance.spend(PUBLISH_TRIES)
             self._rate.take()
             self._pace.of_client(now, self.record.client).take()
             event = notification_of(match, self._detection.final_ns(match), self._limits)
             ids, effects = self._client.publish(now, event, time_ns=int(now * 1e9))
             self._unconfirmed.append((ids[0].sequence, match))
-            self.counters.reported += 1
+            self.counters.count_reported()
             self._perform(effects)
 
     def _becomes_ready(self, now: float) -> bool:

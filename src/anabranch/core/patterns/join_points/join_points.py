@@ -131,7 +131,8 @@ class JoinPoints:
 
     def depart(self, now: float) -> list[PartRequest]:
         """Give all join points away (rule 3), each as soon as that is possible."""
-        self._definitions.is_departing = self.placement.is_departing = True
+        self._definitions.depart()
+        self.placement.depart()
         self._departure.begin(now)
         return self._state.take_effects()
 
@@ -230,7 +231,7 @@ class JoinPoints:
         """Handle the end of a join point's session."""
         point = self._state.sessions.get(session)
         if point is not None:
-            point.failure = reason or "the session was closed"
+            point.fail(reason or "the session was closed")
             self._check(now, point)
         return self._state.take_effects()
 
@@ -247,7 +248,7 @@ class JoinPoints:
             text = f"pattern {pattern_id!r} restarts: {point.failure}"
             state.emit(Note("warning", text))
             state.stop(now, point)
-            state.restart_at[pattern_id] = now + state.options.pattern_again_s
+            state.restart_later(pattern_id, now + state.options.pattern_again_s)
         else:
             state.deadlines.add(pattern_id, point.next_deadline())
             self.placement.move_if_ready(now, point)
@@ -282,8 +283,7 @@ class JoinPoints:
                 state.emit(*point.time_passed(now))
                 self._save(now, point)
                 self._check(now, point)
-        for pattern_id in [key for key, at in state.restart_at.items() if at <= now]:
-            del state.restart_at[pattern_id]
+        for pattern_id in state.take_restarts(now):
             record = state.record(pattern_id)
             if record is not None and not record.goes_to:
                 state.activate(record)

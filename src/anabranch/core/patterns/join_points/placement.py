@@ -261,6 +261,10 @@ class PlacementReview:
         #: events per second it adds).
         self._unmeasured_load: dict[str, tuple[float, float]] = {}
 
+    def depart(self) -> None:
+        """Review no pattern and accept none from now on."""
+        self.is_departing = True
+
     # -- schedule ---------------------------------------------------------------------------------
 
     def schedule(self, now: float, record: PointRecord, *, is_new: bool) -> None:
@@ -471,7 +475,7 @@ class PlacementReview:
             self._shorten_pause(now, point)
         else:
             self._targets[inquiry.pattern] = (target, now + state.options.pattern_again_s)
-            point.is_moving = True
+            point.set_moving(True)
             self.move_if_ready(now, point)
 
     def _shorten_pause(self, now: float, point: JoinPoint) -> None:
@@ -479,7 +483,7 @@ class PlacementReview:
         record = point.record
         if record.restless:
             # It is stored with the next write of the record.
-            point.record = replace(record, restless=record.restless - 1)
+            point.set_record(replace(record, restless=record.restless - 1))
             self._turns.schedule(record.id, now + self._pause_s(point.record))
 
     # -- move -------------------------------------------------------------------------------------
@@ -497,11 +501,9 @@ class PlacementReview:
         self._unmeasured_load[pattern_id] = (now + state.options.pattern_review_s, -load_per_s)
         self.forget(pattern_id)
         self.counters.moved += 1
-        point.record = replace(
-            point.record,
-            is_placed=point.record.placement == "topology",
-            restless=min(point.record.restless + 1, RESTLESS_MAX),
-        )
+        record = point.record
+        is_placed, restless = record.placement == "topology", min(record.restless + 1, RESTLESS_MAX)
+        point.set_record(replace(record, is_placed=is_placed, restless=restless))
         self._moves.give(now, pattern_id, target)
 
     # -- time -------------------------------------------------------------------------------------
@@ -516,7 +518,7 @@ class PlacementReview:
             del self._targets[pattern_id]
             point = self._state.points.get(pattern_id)
             if point is not None:
-                point.is_moving = False
+                point.set_moving(False)
         if self._inquiry is not None and self._inquiry.until <= now:
             self._conclude(now, self._inquiry)
         while self._inquiry is None and (first := self._turns.pop(now)) is not None:

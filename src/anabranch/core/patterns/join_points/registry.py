@@ -109,7 +109,7 @@ class JoinPointState:
         self._records[record.id] = record
         point = self.points.get(record.id)
         if point is not None:
-            point.record = record
+            point.set_record(record)
         self.emit(put(record))
         self.sync(then)
 
@@ -162,6 +162,18 @@ class JoinPointState:
         """Take all pending effects."""
         effects, self._effects = self._effects, []
         return effects
+
+    # -- restarts ---------------------------------------------------------------------------------
+
+    def restart_later(self, pattern_id: str, at: float) -> None:
+        self.restart_at[pattern_id] = at
+
+    def take_restarts(self, now: float) -> list[str]:
+        """Take the patterns whose join points are due to be restarted."""
+        due = [key for key, at in self.restart_at.items() if at <= now]
+        for pattern_id in due:
+            del self.restart_at[pattern_id]
+        return due
 
     # -- activation -------------------------------------------------------------------------------
 
