@@ -1,9 +1,10 @@
-"""Live delivery: match each event once and push it to every subscription that is up to date.
+"""Delivery: match each event once, push it to subscriptions that are up to date, replay to others.
 
-Theory of operation: the reorder buffer of a stream releases runs in stream order. Each event is
-matched once against the index of all subscriptions and pushed to the positions that are live on the
-stream. The events that the subscriptions of one session receive in one step leave in one frame, or
-in several if one would be too large. A silent range costs one comparison of versions. Rules:
+Theory of operation of live delivery: the reorder buffer of a stream releases runs in stream order.
+Each event is matched once against the index of all subscriptions and pushed to the positions that
+are live on the stream. The events that the subscriptions of one session receive in one step leave
+in one frame, or in several if one would be too large. A silent range costs one comparison of
+versions. `CatchUp` replays to the other subscriptions. Rules of live delivery:
 
 1. *Start.* A new subscription starts at the first tick whose interest version includes it, because
    upstream brokers filter with that version from then on. While the buffer is idle, the next tick
@@ -39,9 +40,10 @@ request would return the same bytes: its tick is withheld as `unreadable`.
 """
 
 from collections.abc import Generator, Hashable, Iterator, Sequence
+from itertools import pairwise
 
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.reorder_buffer import Run
+from anabranch.core.edge.reorder_buffer import Run, withheld_runs
 from anabranch.core.edge.state import EdgeState, StartStored
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
@@ -60,7 +62,8 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.version import Version
+from anabranch.model.frames import Answer, NotKept, Replay
+from anabranch.model.version import NOTHING, Version
 
 _NS_PER_S = 1e9
 
@@ -513,3 +516,171 @@ def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]
             if tick > position.acked:
                 acked.append((position, tick))
     return acked
+
+
+class CatchUp:
+    """Replays missed events from the origin until a subscription is live again.
+
+    A stream position that is catching up requests the events that match its own filter from the
+    origin, starting after its position, one bounded batch at a time. The origin keeps no state
+    about that; the edge requests the next batch when the last one is delivered and the window has
+    room. When the position reaches that of the reorder buffer, it becomes live. A position that is
+    only slightly behind needs no request: the reorder buffer keeps its most recent runs. Rules:
+
+    1. Only a subscription with a session receives events, and only as many as its window has room
+       for. Otherwise it waits for acknowledgements; no subscription is closed for catching up
+       slowly.
+    2. A position becomes live when it is at or beyond that of the reorder buffer and the buffer's
+       version includes the subscription. Ticks that it has already received are skipped.
+    3. The origin has matched the filter. The edge checks time limits, hop limits and destinations,
+       as for live events.
+    4. Ticks that the log no longer has are reported to the client as withheld and skipped.
+    """
+
+    def __init__(self, state: EdgeState, delivery: LiveDelivery) -> None:
+        self._state = state
+        self._delivery = delivery
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    def resume(self, now: float, position: StreamPosition) -> None:
+        """Start to catch up: the position has a session now."""
+        position.stream.catch_up(position)
+        self.advance(now, position)
+
+    def advance_stream(self, now: float, stream: EdgeStream) -> None:
+        """Continue catch-up after the reorder buffer advanced."""
+        for position in list(stream.catching_up.values()):
+            if not position.replay_request and position.subscription.credit > 0:
+                self.advance(now, position)
+
+    def advance_subscription(self, now: float, subscription: EdgeSubscription) -> None:
+        """Continue catch-up: the window may have room, or the version has arrived."""
+        for position in subscription.positions.values():
+            if position.mode == "catching_up" and not position.replay_request:
+                self.advance(now, position)
+
+    def advance(self, now: float, position: StreamPosition) -> None:
+        """Advance a position as far as possible, and request a replay if that is not enough."""
+        buffer, subscription = position.stream.buffer, position.subscription
+        if subscription.credit < 1 or position.mode != "catching_up":
+            return
+        if buffer.is_placed and subscription.version is not None:
+            if position.processed < buffer.position:
+                recent = buffer.recent.after(position.processed)
+                if recent is not None:
+                    self._deliver(now, position, recent, buffer.position, is_matched=False)
+            if position.processed >= buffer.position and buffer.version >= subscription.version:
+                self._close_replay(position)
+                position.stream.go_live(position)
+                return
+        if not position.replay_request and (
+            not buffer.is_placed or position.processed < buffer.position
+        ):
+            self._ask(now, position)
+
+    def _ask(self, now: float, position: StreamPosition) -> None:
+        state, subscription = self._state, position.subscription
+        options = state.options
+        credit = subscription.credit
+        if credit < 1:
+            return
+        number = state.requests.next_number()
+        position.expect_replay(number)
+        replay = Replay(
+            number,
+            position.processed + 1,
+            0,
+            [str(subscription.filter)],
+            min(credit, options.replay_events_max),
+            options.replay_bytes_max,
+        )
+        state.send_request(now, number, position.stream.name, replay, position)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def answer(self, now: float, position: StreamPosition, answer: Answer) -> None:
+        """Deliver one batch of a replay."""
+        runs = self._checked(position, answer)
+        if answer.through < answer.first:
+            if position.processed < position.stream.buffer.position:
+                self._state.requests.postpone(now, position.replay_request)
+            else:
+                self._close_replay(position)
+            return
+        self._close_replay(position)
+        self._deliver(now, position, runs, answer.through, is_matched=True)
+        self.advance(now, position)
+
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
+        """Skip ticks that the origin's log no longer has, and report them as withheld."""
+        self._close_replay(position)
+        last = answer.oldest - 1
+        if last > position.processed:
+            self._delivery.send_withheld(position, position.processed + 1, last, "retention")
+            position.advance(last)
+        self.advance(now, position)
+
+    def _close_replay(self, position: StreamPosition) -> None:
+        self._state.requests.close(position.end_replay())
+
+    def _checked(self, position: StreamPosition, answer: Answer) -> list[Run]:
+        asked = self._state.requests.content(position.replay_request)
+        assert isinstance(asked, Replay)
+        ticks = [datum.tick for datum in answer.data]
+        ordered = all(one < other for one, other in pairwise(ticks))
+        ends = [*ticks[:1], *ticks[-1:], *(t for h in answer.withheld for t in (h.first, h.last))]
+        within = all(answer.first <= tick <= answer.through for tick in ends)
+        if answer.first != asked.first or not ordered or not within:
+            raise RemoteError(
+                f"invalid ticks in the answer of {position.stream.name!r} to a replay"
+            )
+        runs = [Run(datum.tick, datum.tick, NOTHING, datum) for datum in answer.data]
+        if answer.withheld:
+            runs += withheld_runs(answer.withheld, NOTHING)
+            runs.sort(key=lambda run: run.first)
+        return runs
+
+    # -- deliver --------------------------------------------------------------------------------
+
+    def _deliver(
+        self, now: float, position: StreamPosition, runs: list[Run], through: int, is_matched: bool
+    ) -> None:
+        """Deliver runs to one position, as far as its window allows."""
+        for run in runs:
+            if run.last <= position.processed:
+                continue
+            position.advance(run.first - 1)
+            if run.is_silent:
+                stops = self._is_version_missing(position, run)
+            else:
+                stops = not self._take_run(now, position, run, is_matched)
+            if stops:
+                break
+            position.advance(run.last)
+        else:
+            position.advance(through)
+        if position.batch:
+            self._delivery.flush(position)
+        elif position.processed - position.announced >= PROGRESS_TICKS:
+            self._delivery.send_progress(position)
+
+    def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
+        version = position.subscription.version
+        return version is None or version > run.version
+
+    def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
+        """Deliver one run that is not silent; False if the window is full."""
+        envelope = None if run.datum is None else run.read(self._state.limits)
+        if envelope is not None:
+            assert run.datum is not None
+            if is_beyond_limits(now, run, envelope, position.stream.hops):
+                return True
+            if not is_addressed(envelope, position.subscription.client):
+                return True
+            if is_matched or is_match(run, envelope, position.subscription.filter):
+                return self._delivery.push(position, run.datum)
+        if run.reason:
+            self._delivery.flush(position)
+            self._delivery.send_withheld(position, run.first, run.last, run.reason)
+        return True

@@ -7,12 +7,12 @@
 Every method is one step and returns its effects in order. This module only dispatches each input
 to the module that handles it:
 
-    subscribe       validates requests, attaches subscriptions, makes them active
+    subscribe       validates requests, attaches subscriptions, asks origins to retain events
     unsubscribe     ends subscriptions, ownership of durable ones, client sessions
-    delivery        live delivery; limits and destinations of events
-    catch_up        replays; requests to origins to retain events
+    delivery        live delivery and catch-up; limits and destinations of events
     cursors         what is on disk; `Done` messages to origins
-    subscriptions   the records, and requests that are repeated until answered
+    subscriptions   the records
+    state           the tables, and requests that are repeated until answered
     reorder_buffer  order of a stream, and its gaps
 
 It also handles gaps in streams: while a live subscription needs every tick, the edge requests the
@@ -33,9 +33,8 @@ from itertools import chain
 
 from anabranch.core import departure
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
-from anabranch.core.edge.delivery import LiveDelivery, Matched
+from anabranch.core.edge.delivery import CatchUp, LiveDelivery, Matched
 from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
     AttachStored,
@@ -48,7 +47,12 @@ from anabranch.core.edge.state import (
     Stored,
     YieldStored,
 )
-from anabranch.core.edge.subscribe import Activation, Attachments, SubscribeRequests
+from anabranch.core.edge.subscribe import (
+    Activation,
+    Attachments,
+    HoldRequests,
+    SubscribeRequests,
+)
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeStream,

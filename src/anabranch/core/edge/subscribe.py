@@ -32,13 +32,13 @@ Rules:
 
 from msgspec.structs import replace
 
-from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.delivery import LiveDelivery
+from anabranch.core.edge.delivery import CatchUp, LiveDelivery
 from anabranch.core.edge.state import AttachStored, EdgeState, PendingAttach, StartStored
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeSubscription,
+    StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
 from anabranch.model.client_frames import UNKNOWN, Code, Refused, Subscribe, Subscribed
@@ -152,6 +152,116 @@ class Activation:
         if subscription.session is not None:
             self._delivery.send_start(position)
             self._catch_up.resume(now, position)
+
+
+class HoldRequests:
+    """Requests to origins to retain events that a subscription needs but no cursor here protects.
+
+    A client that was at another edge, or whose reliable subscription lost its connection, presents
+    the ticks up to which it has received everything. Nothing this edge sent earlier guarantees that
+    origins retain the events after these ticks, so the edge sends each origin a *hold* request. The
+    subscription does not wait for the answers: it is active as soon as it is on disk with all its
+    ticks, and each stream is served as soon as its own origin has answered. Requests to an origin
+    that does not answer are repeated with back-off. Often it is the very edge that the client had
+    to leave. Rules:
+
+    1. A position is *holding* until its origin has answered `Held`. Until then the edge delivers
+       nothing on it, reports no progress, and the client cannot acknowledge anything there.
+    2. The catalog row of a position records whether it is held. After a crash the edge sends the
+       hold requests that were not answered again, with the same ticks.
+    3. A durable subscription is claimed from other edges when none of its positions is holding, and
+       not before (`Ownership`). A claim with a higher number ends all this; one with a lower number
+       stays unanswered.
+    4. If a log does not reach back far enough, the edge requests the ticks that it has. The missing
+       ticks are found when the stream is replayed and are reported as withheld. A reliable
+       subscription is closed instead, because it must resume without a gap.
+    5. If the client presents a tick beyond the newest one of a stream, its subscription is closed
+       with that reason.
+
+    Why no event that a durable subscription needs is discarded. Suppose it moves from B to A.
+
+    - While A is holding a stream, B's cursor there protects the events: B yields only to claims,
+      and A sends none. B was the owner, so its own positions are held, or those of a previous owner
+      protect them in the same way. Chains of any length end at an edge whose positions are all
+      held.
+    - From the moment A sends a hold, it sends `Done` for that stream up to its own cursor at most,
+      whether held or not. So once the origin has answered, it retains the ticks after the cursor
+      for A, across crashes of either broker (the origin syncs a hold before it answers, and a
+      `Done` sent before a hold is void).
+    - A crashes. Before its rows are on disk it has no record, has notified nobody, and B still has
+      the subscription. Cursors are put before the number, so a number on disk has its cursors, and
+      each records whether it is held. A resumes its hold requests.
+    - The client moves on to C with a higher number before A has finished. C sends its own holds. If
+      A receives its answers first, it claims from B, which yields; A's positions are held then. C
+      does not answer A's claim, because A would yield to it while C has nothing held. If C receives
+      its answers first, A and B yield to C. If the client goes back to B, B is like C, and needs no
+      answer where its own cursors reach back far enough.
+    - The client loses its state. The edge with the highest number returns all its ticks, those of
+      holding positions too; they are at or below what the client had presented.
+    - Two edges may both consider themselves owner for a while. Only the edge with the client's
+      session delivers.
+
+    State: the rows of the positions; requests are sent again after a restart.
+    """
+
+    def __init__(
+        self,
+        state: EdgeState,
+        cursors: Cursors,
+        unsubscription: Unsubscription,
+        catch_up: CatchUp,
+        ownership: Ownership,
+    ) -> None:
+        self._state = state
+        self._cursors = cursors
+        self._unsubscription = unsubscription
+        self._catch_up = catch_up
+        self._ownership = ownership
+
+    def begin(self, now: float, position: StreamPosition) -> None:
+        """Ask the origin to retain everything after this position."""
+        position.hold()
+        self._ask(now, position, position.acked)
+
+    def resume_all(self, now: float, subscription: EdgeSubscription) -> None:
+        """Send hold requests again after a restart."""
+        for position in subscription.positions.values():
+            if position.mode == "holding":
+                self._ask(now, position, position.acked)
+
+    def _ask(self, now: float, position: StreamPosition, tick: int) -> None:
+        self._state.requests.close(position.end_hold())
+        position.expect_hold(self._state.request_hold(now, position.stream.name, tick, position))
+
+    def held(self, now: float, position: StreamPosition, answer: Held) -> None:
+        """Serve the stream: its origin retains the events."""
+        state, subscription = self._state, position.subscription
+        asked = state.requests.content(position.hold_request)
+        assert isinstance(asked, Hold)
+        if asked.tick > answer.head:
+            stream = position.stream.name
+            reason = f"tick {asked.tick} of {stream!r} does not exist; the newest is {answer.head}"
+            self._unsubscription.cut(now, subscription, reason)
+            return
+        state.requests.close(position.hold_request)
+        position.held()
+        if subscription.is_durable:
+            self._cursors.put_cursor(position)
+            if not subscription.is_claimed:
+                self._ownership.claim(now, subscription)
+        if subscription.session is not None:
+            self._catch_up.resume(now, position)
+
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
+        """Handle a log that does not reach back far enough."""
+        if position.subscription.is_durable:
+            self._ask(now, position, max(answer.oldest - 1, position.acked))
+            return
+        reason = (
+            f"{position.stream.name!r} no longer keeps the events after tick {position.acked};"
+            f" its oldest tick is {answer.oldest}"
+        )
+        self._unsubscription.cut(now, position.subscription, reason)
 
 
 _FIND_ROUNDS_MAX = 2

@@ -3,7 +3,7 @@
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _DELIVERY = "anabranch.core.edge.delivery:LiveDelivery"
-_CATCH_UP = "anabranch.core.edge.catch_up:CatchUp"
+_CATCH_UP = "anabranch.core.edge.delivery:CatchUp"
 _CURSORS = "anabranch.core.edge.cursors:Cursors"
 _STREAM = "anabranch.core.edge.subscriptions:EdgeStream"
 _EDGE = "anabranch.core.edge.edge:Edge"

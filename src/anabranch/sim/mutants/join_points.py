@@ -91,7 +91,7 @@ MUTANTS: dict[str, Mutant] = {
     "gives-unsettled": Mutant(
         "a join point is given on before its giver has forgotten it",
         Edit(
-            "anabranch.core.patterns.join_points.moves:JoinPointMoves.may_give",
+            "anabranch.core.patterns.join_points.registry:JoinPointMoves.may_give",
             " and not point.record.came_from",
             "",
         ),

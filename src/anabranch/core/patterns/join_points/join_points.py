@@ -6,8 +6,8 @@ another one. Its id is chosen by the client that defines it, and never used agai
     definitions   defines patterns, searches for them at other brokers, drops them
     join_point    detects one pattern (`detection`: events, time and room)
     placement     looks for a better broker (`placement_cost`: the cost model)
-    moves         moves join points, and moves all of them when the broker departs
-    registry      the state that these share (`records`: the catalog)
+    registry      the state that these share, moves, and the moves of all when the broker departs
+    records       the catalog
 
 Rules:
 
@@ -34,14 +34,17 @@ from anabranch.core.patterns.join_points.definitions import (
 )
 from anabranch.core.patterns.join_points.detection import DetectionCounters
 from anabranch.core.patterns.join_points.join_point import JoinPoint
-from anabranch.core.patterns.join_points.moves import JoinPointDeparture, JoinPointMoves
 from anabranch.core.patterns.join_points.placement import PlacementReview
 from anabranch.core.patterns.join_points.records import (
     BrokerQueries,
     ParsedPattern,
     StoredJoinPoint,
 )
-from anabranch.core.patterns.join_points.registry import JoinPointState
+from anabranch.core.patterns.join_points.registry import (
+    JoinPointDeparture,
+    JoinPointMoves,
+    JoinPointState,
+)
 from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import (
@@ -82,7 +85,7 @@ class JoinPoints:
         self._drops = PatternDrops(self._state)
         self._search = PatternSearch(self._state)
         self._definitions = PatternDefinitions(self._state, self._drops, self._search, self._begin)
-        self._departure = JoinPointDeparture(self._state, self._moves, self._search)
+        self._departure = JoinPointDeparture(self._state, self._moves, self._search.new_number)
 
     # -- questions --------------------------------------------------------------------------------
 

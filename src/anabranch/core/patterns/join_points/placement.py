@@ -2,7 +2,7 @@
 
     has the join point   AskPlace ──────────►  a few other edges
                          WouldTake ◄─────────  the cost there
-                         then moves it (`moves`)
+                         then moves it (`registry`)
 
 A pattern starts at the broker of its client; its placement is its first move. Rules:
 
@@ -53,7 +53,6 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import FairQueue, JoinPoint
-from anabranch.core.patterns.join_points.moves import JoinPointMoves
 from anabranch.core.patterns.join_points.placement_cost import (
     BrokerBusyness,
     PatternTraffic,
@@ -64,7 +63,7 @@ from anabranch.core.patterns.join_points.placement_cost import (
     rate_of,
 )
 from anabranch.core.patterns.join_points.records import Sources, name_of
-from anabranch.core.patterns.join_points.registry import JoinPointState
+from anabranch.core.patterns.join_points.registry import JoinPointMoves, JoinPointState
 from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Value
