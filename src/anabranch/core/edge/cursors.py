@@ -402,7 +402,6 @@ class Cursors:
         self.send_done(now)
 
     def stored(self, now: float, stored: CursorsStored) -> None:
-        """Record that cursors are on disk."""
         self._is_writing = False
         for position, tick in stored.ticks:
             position.stored(tick)
@@ -419,7 +418,6 @@ class Cursors:
             self.write(now)
 
     def record_ack(self, position: StreamPosition, tick: int) -> None:
-        """Record an acknowledgement."""
         if position.acked <= position.written and position.subscription.is_durable:
             self._moved.append(position)
         position.ack(tick)

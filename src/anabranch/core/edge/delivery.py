@@ -106,7 +106,6 @@ def is_addressed(envelope: Envelope, client: str) -> bool:
 
 
 def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> bool:
-    """Whether an event exceeds its time or hop limit."""
     control = envelope.header.control
     if control.hop_limit is not None and hops > control.hop_limit:
         return True
@@ -155,7 +154,7 @@ class LiveDelivery:
         self, now: float, stream: EdgeStream, runs: list[Run], matched: list[Matched] | None = None
     ) -> None:
         """Deliver runs that the reorder buffer released; `matched` may hold their matches."""
-        touched: list[StreamPosition] = []
+        batched: list[StreamPosition] = []
         if matched is None:
             matched = self._match_many(stream, runs)
         for number, run in enumerate(runs):
@@ -164,21 +163,21 @@ class LiveDelivery:
             if not stream.live:
                 continue
             if run.datum is not None:
-                self._datum(now, stream, run, matched[number] if matched else None, touched)
+                self._datum(now, stream, run, matched[number] if matched else None, batched)
             if run.reason:
-                self._send_withheld_range(stream, run, touched)
+                self._send_withheld_range(stream, run, batched)
             elif run.datum is None and stream.required_version() > run.version:
                 self._require_version(stream, run)
-        for position in touched:
+        for position in batched:
             self.flush(position, stream.buffer.position)
         self._after_runs(now, stream)
 
     def _after_runs(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions and report progress after a batch of runs."""
         self.start_waiting(now, stream)
-        moved, crowd = stream.buffer.position - stream.progress_tick, len(stream.live)
-        is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
-        if is_due and crowd <= PROGRESS_POSITIONS_MAX:
+        moved, count = stream.buffer.position - stream.progress_tick, len(stream.live)
+        is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * count
+        if is_due and count <= PROGRESS_POSITIONS_MAX:
             self.send_all_progress(stream)
 
     def is_heavy(self, stream: EdgeStream, runs: int) -> bool:
@@ -186,8 +185,8 @@ class LiveDelivery:
         if not (stream.live or stream.waiting):
             return False
         state = self._state
-        works = runs * len(state.subscriptions) * PUSH_WORK
-        return works > state.options.step_work_max or state.index.has_doubts
+        work = runs * len(state.subscriptions) * PUSH_WORK
+        return work > state.options.step_work_max or state.index.has_doubts
 
     def match_at_once(self, runs: list[Run]) -> list[Matched] | None:
         """Match these runs, if matching and delivering them fits into one step; None otherwise."""
@@ -196,17 +195,17 @@ class LiveDelivery:
         state = self._state
         bodies = [b"" if run.datum is None else run.datum.body for run in runs]
         matched = state.index.match_bodies(bodies, state.limits)
-        fans_out = 0
+        fan_out = 0
         for run, each in zip(runs, matched, strict=True):
             if each is None and run.datum is not None:
                 return None
-            fans_out += len(each or ())
-        return matched if fans_out * PUSH_WORK <= state.options.step_work_max else None
+            fan_out += len(each or ())
+        return matched if fan_out * PUSH_WORK <= state.options.step_work_max else None
 
     def _runs_at_once(self) -> int:
         """Number of runs to look up without a pause."""
-        crowd = max(1, len(self._state.subscriptions))
-        return max(1, min(self._runs_max, _LOOKED_UP_MAX // crowd))
+        count = max(1, len(self._state.subscriptions))
+        return max(1, min(self._runs_max, _LOOKED_UP_MAX // count))
 
     def deliver_held(self, now: float, stream: EdgeStream) -> Iterator[PartRequest]:
         """Deliver held runs, about one step's worth of work."""
@@ -215,18 +214,18 @@ class LiveDelivery:
         while buffer.has_ready and work < work_max:
             runs = buffer.peek(self._runs_at_once())
             matched = self._match_many(stream, runs) or [None] * len(runs)
-            count, fans_out = 0, 0
+            count, fan_out = 0, 0
             for run, each in zip(runs, matched, strict=True):
                 if run.datum is not None and each is None and (stream.live or stream.waiting):
                     break
-                fans_out += len(each or ()) * PUSH_WORK
-                if count and work + fans_out > work_max:
+                fan_out += len(each or ()) * PUSH_WORK
+                if count and work + fan_out > work_max:
                     break
                 count += 1
-            spent = _RUN_WORK * len(runs) + min(fans_out, work_max)
+            spent = _RUN_WORK * len(runs) + min(fan_out, work_max)
             yield WorkDone(spent)
             work += spent
-            if count and fans_out <= work_max:
+            if count and fan_out <= work_max:
                 self._state.begin()
                 buffer.release(runs[:count])
                 self.advance(now, stream, runs[:count], matched[:count])
@@ -246,15 +245,15 @@ class LiveDelivery:
         if stream.waiting and not run.reason:
             self._start(now, stream, run.first, run.version)
         yield from state.result()
-        crowd = self._fan_out_max
-        for first in range(0, len(matched), crowd):
+        count = self._fan_out_max
+        for first in range(0, len(matched), count):
             state.begin()
-            touched: list[StreamPosition] = []
-            self._datum(now, stream, run, matched[first : first + crowd], touched)
-            for position in touched:
+            batched: list[StreamPosition] = []
+            self._datum(now, stream, run, matched[first : first + count], batched)
+            for position in batched:
                 self.flush(position, run.last)
             yield from state.result()
-            yield WorkDone(PUSH_WORK * crowd)
+            yield WorkDone(PUSH_WORK * count)
         state.begin()
         stream.buffer.release([run])
         if run.reason:
@@ -301,7 +300,7 @@ class LiveDelivery:
         stream: EdgeStream,
         run: Run,
         matched: Matched,
-        touched: list[StreamPosition],
+        batched: list[StreamPosition],
     ) -> None:
         datum = run.datum
         if matched is None:
@@ -313,7 +312,7 @@ class LiveDelivery:
             if position is None or tick <= position.processed:
                 continue
             if not position.batch:
-                touched.append(position)
+                batched.append(position)
             if not self.push(position, datum):
                 self._overflow(now, position, tick - 1)
 
@@ -365,9 +364,9 @@ class LiveDelivery:
                 stream.fall_back(position, run.first - 1)
 
     def _send_withheld_range(
-        self, stream: EdgeStream, run: Run, touched: list[StreamPosition]
+        self, stream: EdgeStream, run: Run, batched: list[StreamPosition]
     ) -> None:
-        for position in touched:
+        for position in batched:
             self.flush(position, run.first - 1)
         for position in stream.live.values():
             self.send_withheld(position, run.first, run.last, run.reason)

@@ -284,7 +284,6 @@ class Edge:
     def client_frame(
         self, now: float, session: int, frame: AnyClientFrame
     ) -> Iterable[PartRequest]:
-        """Handle a frame of a client."""
         state = self._state
         state.begin()
         known = state.sessions.get(session)
@@ -352,7 +351,6 @@ class Edge:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether deferred work is pending."""
         return self._state.has_backlog
 
     def _queue_backlog(self, now: float, stream: EdgeStream) -> None:
@@ -423,7 +421,7 @@ class Edge:
         state.schedule_gap_check(stream)
 
     def progress(self, name: str) -> dict[str, tuple[int, int]]:
-        """Like `EdgeSubscription.reach`; empty if the subscription is missing or leaving."""
+        """Like `EdgeSubscription.progress`; empty if the subscription is missing or ending."""
         subscription = self._state.subscriptions.get(name)
         return {} if subscription is None or subscription.is_ending else subscription.progress()
 
@@ -463,7 +461,6 @@ class Edge:
     # -- other brokers --------------------------------------------------------------------------
 
     def carried(self, now: float, source: str, content: AnyCarried) -> list[PartRequest]:
-        """Handle a message from another broker."""
         self._state.begin()
         if isinstance(content, Claim):
             self._ownership.claimed(now, source, content)
@@ -548,7 +545,6 @@ class Edge:
             self._state.schedule_done(now)
 
     def time_passed(self, now: float) -> Iterable[PartRequest]:
-        """Handle an expired deadline."""
         done = self._timers(now)
         if self._state.has_backlog:
             return chain(done, self._do_backlog(now))
@@ -567,7 +563,6 @@ class Edge:
         return state.result()
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         state = self._state
         if state.has_backlog:
             return state.backlog_at

@@ -108,7 +108,6 @@ def runs_of(arrival: Arrival) -> list[Run]:
 
 
 def withheld_runs(holes: Sequence[Hole], version: Version) -> list[Run]:
-    """Withheld ranges as runs."""
     return [Run(each.first, each.last, version, None, each.reason or "unknown") for each in holes]
 
 

@@ -202,7 +202,6 @@ class PendingRequests:
             heappush(self._due, (at, number))
 
     def next_number(self) -> int:
-        """Allocate the number of the next request."""
         self.last_number += 1
         return self.last_number
 
@@ -243,7 +242,6 @@ class PendingRequests:
         return [CarryTo(request.target, request.content) for request in self._pending.values()]
 
     def repeat(self, now: float) -> list[PartRequest]:
-        """Send overdue requests again."""
         again: list[PartRequest] = []
         while self._due and self._due[0][0] <= now:
             at, number = heappop(self._due)
@@ -439,7 +437,6 @@ class EdgeState:
         return closed
 
     def remove(self, subscription: EdgeSubscription) -> None:
-        """Remove a subscription and its positions."""
         del self.subscriptions[subscription.key]
         _count(self.subscription_counts, subscription.client, -1)
         self._release(subscription)
@@ -518,7 +515,6 @@ class EdgeState:
         return number
 
     def send_client(self, session: EdgeSession, frame: AnyClientFrame) -> None:
-        """Send a frame to a client."""
         self._open_frames.pop(session.number, None)
         self._effects.append(SendClient(session.number, frame))
 
@@ -538,7 +534,6 @@ class EdgeState:
         self._effects.append(SendClient(session.number, Deliver(stream, opened.matches)))
 
     def cut_client(self, session: EdgeSession, reason: str) -> None:
-        """Close the connection of a client."""
         self._effects.append(CutClient(session.number, reason))
 
     def put(self, table: str, key: str, value: bytes | None) -> None:
@@ -626,7 +621,6 @@ class EdgeState:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether deferred work is pending."""
         return bool(self.backlog or self.catch_up_queue or self.starting_streams)
 
     def queue_stream(self, stream: EdgeStream) -> None:
@@ -649,7 +643,6 @@ class EdgeState:
         self.catch_up_queue.update(dict.fromkeys(positions))
 
     def take_catch_up(self) -> StreamPosition | None:
-        """The next position that can continue catch-up."""
         position = next(iter(self.catch_up_queue), None)
         if position is not None:
             del self.catch_up_queue[position]

@@ -135,7 +135,6 @@ class Activation:
                 self._catch_up.resume(now, position)
 
     def confirm(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
-        """Confirm the subscription to its client."""
         number, ticks = subscription.number, subscription.acked_ticks()
         self._state.send_client(session, Subscribed(request, subscription.name, number, ticks))
 
@@ -253,7 +252,6 @@ class HoldRequests:
             self._catch_up.resume(now, position)
 
     def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
-        """Handle a log that does not reach back far enough."""
         if position.subscription.is_durable:
             self._ask(now, position, max(answer.oldest - 1, position.acked))
             return
@@ -563,7 +561,6 @@ class SubscribeRequests:
         self._activation = activation
 
     def subscribe(self, now: float, session: EdgeSession, frame: Subscribe) -> None:
-        """Handle a request for a subscription."""
         frame = self._without_removed_streams(frame)
         is_durable = frame.quality == "durable"
         name = frame.subscription

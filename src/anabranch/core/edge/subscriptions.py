@@ -119,7 +119,6 @@ class LowestNeeded:
         return self._count > self._sweep_at
 
     def sweep(self, tick_of: TickOf) -> None:
-        """Drop the unused positions."""
         remaining = [position for positions in self._positions.values() for position in positions]
         self._positions = {}
         self._count = 0
@@ -484,7 +483,6 @@ class StreamPosition:
         self.processed = max(self.processed, tick)
 
     def push(self, datum: Datum) -> None:
-        """Add an event to the batch."""
         self.subscription.unacked += 1
         self.in_flight.append(datum.tick)
         self.batch.append(datum)

@@ -58,12 +58,10 @@ class Unsubscription:
         subscription.leave_session()
 
     def close_claims(self, subscription: EdgeSubscription) -> None:
-        """Stop claiming a subscription."""
         for number in subscription.end_claims():
             self._state.requests.close(number)
 
     def remove(self, now: float, subscription: EdgeSubscription) -> None:
-        """Remove a subscription that is not on disk."""
         self.stop(subscription)
         self._state.remove(subscription)
         self._state.unregister(subscription)
@@ -107,7 +105,6 @@ class Unsubscription:
                 self.remove(now, subscription)
 
     def abandon(self, now: float, key: str) -> None:
-        """Give up an attach."""
         attach = self._state.end_attach(key)
         for number in attach.requests.values():
             self._state.requests.close(number)
@@ -125,7 +122,6 @@ class Unsubscription:
     # -- unsubscribe ----------------------------------------------------------------------------
 
     def unsubscribe(self, now: float, session: EdgeSession, frame: Unsubscribe) -> None:
-        """Handle a request to end a subscription."""
         state = self._state
         subscription = session.subscriptions.get(frame.subscription)
         if subscription is None:
@@ -180,7 +176,6 @@ class ClientSessions:
         return self._state.sessions_by_client.get(frame.client)
 
     def connect(self, now: float, session: EdgeSession, frame: Connect) -> None:
-        """Handle `Connect`."""
         self._check(session, frame)
         state = self._state
         older = state.sessions_by_client.get(frame.client)
@@ -209,7 +204,6 @@ class ClientSessions:
         self._state.cut_client(session, reason)
 
     def close(self, now: float, session: EdgeSession) -> None:
-        """Remove a session."""
         self._state.close_session(session)
         self._unsubscription.end_session(now, session)
 
@@ -286,7 +280,6 @@ class Ownership:
     # -- claims from other edges ----------------------------------------------------------------
 
     def claimed(self, now: float, source: str, frame: Claim) -> None:
-        """Handle a claim of another edge."""
         state = self._state
         if source not in state.other_edges:
             raise RemoteError(f"{source!r} is not another edge, but claims {frame.subscription!r}")

@@ -376,10 +376,6 @@ class Detector:
         crowded_ns = self._endings.due_ns
         return min(firsts if crowded_ns is None else [*firsts, crowded_ns], default=None)
 
-    @property
-    def events_kept(self) -> int:
-        return len(self._known)
-
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be accepted."""
         kept, room = len(self._known), self._room

@@ -90,6 +90,12 @@ MUTANTS: dict[str, Mutant] = {
             "if subscription.is_durable:",
             "if subscription.is_durable:\n    position.written += PROGRESS_TICKS\nif False:",
         ),
+        # The position itself would object.
+        Edit(
+            "anabranch.core.edge.subscriptions:StreamPosition.stored",
+            "assert tick <= self.written <= self.acked, (tick, self.written, self.acked)",
+            "pass",
+        ),
         seed=44,
         anomaly="late-start",
     ),

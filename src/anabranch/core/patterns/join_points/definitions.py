@@ -106,7 +106,6 @@ class PatternDrops:
     # -- clients ----------------------------------------------------------------------------------
 
     def drop(self, now: float, session: int, frame: Drop) -> None:
-        """Handle a request to drop a pattern."""
         state = self._state
         own = sum(each.session == session for each in self._waiting.values())
         if reason := request_objection(len(self._waiting), own, state.limits):
@@ -158,7 +157,6 @@ class PatternDrops:
         self._state.emit(SendClient(waiting.session, answer))
 
     def client_left(self, session: int) -> None:
-        """Forget the requests of a closed session."""
         self._waiting = {n: each for n, each in self._waiting.items() if each.session != session}
 
     # -- join points ------------------------------------------------------------------------------
@@ -187,12 +185,10 @@ class PatternDrops:
     # -- expiry -----------------------------------------------------------------------------------
 
     def renew(self, now: float, record: PointRecord) -> None:
-        """Renew a pattern."""
         if record.lasts_s and not record.is_over:
             self._expiry.schedule(record.id, now + record.lasts_s)
 
     def forget(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
         self._expiry.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
@@ -230,7 +226,6 @@ class PatternDrops:
                 self._end(now, record, lambda _: None)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._waiting.values()]
         return earliest(self._expiry.next_at(), *times)
 
@@ -309,7 +304,6 @@ class PatternSearch:
         self._searches: dict[int, _Search] = {}
 
     def sessions(self) -> list[int]:
-        """The session of each search."""
         return [each.session for each in self._searches.values()]
 
     def exceeds_memory(self, characters: int) -> bool:
@@ -334,7 +328,6 @@ class PatternSearch:
         self._begin(now, search)
 
     def new_number(self) -> int:
-        """Allocate a request number."""
         self._number += 1
         return self._number
 
@@ -356,7 +349,6 @@ class PatternSearch:
         self._searches.pop(number).then(now, result)
 
     def client_left(self, session: int) -> None:
-        """Forget the searches of a closed session."""
         searches = self._searches.items()
         self._searches = {number: each for number, each in searches if each.session != session}
 
@@ -392,7 +384,6 @@ class PatternSearch:
         return "here" if record.goes_to or state.has_begun(pattern_id) else "coming"
 
     def answered(self, now: float, source: str, content: PointFound) -> None:
-        """Handle the answer of another broker."""
         search = self._searches.get(content.request)
         if search is None or search.pattern != content.pattern or content.answer == "coming":
             return
@@ -418,7 +409,6 @@ class PatternSearch:
                 self._ask(now, number)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._searches.values()]
         return min(times, default=None)
 
@@ -620,7 +610,6 @@ class PatternDefinitions:
                     self._answer(session, Defined(request))
 
     def client_left(self, session: int) -> None:
-        """Forget the requests of a closed session."""
         for pattern_id, waiting in list(self._waiting.items()):
             rest = [each for each in waiting if each[0] != session]
             if rest:

@@ -261,11 +261,9 @@ class PatternDetection:
         self._notes[what] = (count + 1, first)
 
     def log(self, line: str) -> None:
-        """Log a line."""
         self._lines[line] = self._lines.get(line, 0) + 1
 
     def take_notes(self) -> list[str]:
-        """Take all pending log lines."""
         lines = [
             line if count == 1 else f"{line} ({count:,} times)"
             for line, count in self._lines.items()

@@ -108,7 +108,6 @@ class TokenBucket:
         return now if self._level >= 1.0 else now + (1.0 - self._level) / self._per_s
 
     def take(self) -> None:
-        """Use one token."""
         self._level -= 1.0
 
     def is_full(self, now: float) -> bool:
@@ -269,7 +268,6 @@ class JoinPoint:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of the events that wait for their turn."""
         return self._queue_bytes
 
     def acked_ticks(self) -> Mapping[str, int]:
@@ -333,13 +331,11 @@ class JoinPoint:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the subscription has ended."""
         return not self._client.knows(self._name)
 
     # -- stimuli ----------------------------------------------------------------------------------
 
     def frame(self, now: float, frame: AnyClientFrame) -> list[PartRequest]:
-        """Handle a frame of the broker."""
         self._now = now
         try:
             self._perform(self._client.frame(now, frame))
@@ -349,7 +345,6 @@ class JoinPoint:
         return self.take_effects()
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """Handle an expired deadline."""
         self._now = now
         self._perform(self._client.time_passed(now))
         self._work(now)
@@ -407,17 +402,14 @@ class JoinPoint:
             self._effects.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
 
     def next_deadline(self) -> float:
-        """When to call `time_passed`."""
         wanted = [self._client.next_deadline(), self._work_at, self._update_at]
         return min(each for each in wanted if each is not None)
 
     def take_effects(self) -> list[PartRequest]:
-        """Take all pending effects."""
         effects, self._effects = self._effects, []
         return effects
 
     def _perform(self, effects: SessionEffects) -> None:
-        """Perform the effects of the client session."""
         for effect in effects:
             match effect:
                 case SendFrame():
@@ -516,7 +508,6 @@ class JoinPoint:
         return self.newest()
 
     def newest(self) -> PointRecord:
-        """The current record."""
         self._is_changed = False
         reported_ns = max(self._reported_ns(), self.record.reported_ns)
         starts = dict(self._detection.starts)
@@ -577,7 +568,6 @@ class TimerQueue:
             heappush(self._heap, (at, key))
 
     def remove(self, key: str) -> None:
-        """Cancel a key."""
         self._times.pop(key, None)
         if len(self._heap) > 2 * len(self._times) + _STALE_MAX:
             self._heap = [(at, each) for each, at in self._times.items()]
@@ -597,7 +587,6 @@ class TimerQueue:
         return len(self._heap)
 
     def next_at(self) -> float | None:
-        """The earliest deadline."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -629,7 +618,6 @@ class FairQueue:
         self._deadlines.add(key, at)
 
     def remove(self, key: str) -> None:
-        """Cancel a key."""
         self._at.pop(key, None)
         self._due.pop(key, None)
         self._deadlines.remove(key)

@@ -96,12 +96,10 @@ class JoinPoints:
 
     @property
     def active(self) -> dict[str, JoinPoint]:
-        """The active join points."""
         return self._state.points
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams of the network."""
         return self._state.broker.streams
 
     @property
@@ -165,7 +163,6 @@ class JoinPoints:
         return self._state.take_effects()
 
     def client_left(self, session: int) -> None:
-        """Forget requests of a closed session."""
         self._drops.client_left(session)
         self._search.client_left(session)
         self._definitions.client_left(session)
@@ -223,7 +220,6 @@ class JoinPoints:
     # -- active join points -----------------------------------------------------------------------
 
     def frame(self, now: float, session: int, frame: AnyClientFrame) -> list[PartRequest]:
-        """Handle a frame from the broker to a join point."""
         point = self._state.sessions.get(session)
         if point is not None:
             self._state.emit(*point.frame(now, frame))
@@ -231,7 +227,6 @@ class JoinPoints:
         return self._state.take_effects()
 
     def cut(self, now: float, session: int, reason: str) -> list[PartRequest]:
-        """Handle the end of a join point's session."""
         point = self._state.sessions.get(session)
         if point is not None:
             point.fail(reason or "the session was closed")
@@ -277,7 +272,6 @@ class JoinPoints:
             self._state.emit(*point.saved(now, record))
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """Handle an expired deadline."""
         state = self._state
         state.pace.allowance.renew()
         for pattern_id in state.deadlines.due(now):
@@ -299,7 +293,6 @@ class JoinPoints:
         return state.take_effects()
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         state = self._state
         return earliest(
             self._moves.next_deadline(),

@@ -288,7 +288,6 @@ class PlacementReview:
         self._unmeasured_load.pop(record.id, None)
 
     def forget(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
         self._history.forget(pattern_id)
         self._turns.remove(pattern_id)
         for each in (self._load_of, self._targets, self.costs):
@@ -524,7 +523,6 @@ class PlacementReview:
             self._review(now, first)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [until for _, until in self._targets.values()]
         times += [until for until, _ in self._unmeasured_load.values()]
         inquiry = self._inquiry

@@ -175,7 +175,6 @@ def part_rates(pattern: Pattern, known: Sequence[StreamStatistics]) -> dict[str,
 def matches_per_s(
     pattern: Pattern, rates: Mapping[str, float], known: Sequence[StreamStatistics] = ()
 ) -> float:
-    """Estimated matches per second."""
     window_s = pattern.window_ns / 1e9
     found = _matches(pattern.root, rates, window_s)
     for join in pattern.joins:

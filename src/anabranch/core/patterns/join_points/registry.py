@@ -163,7 +163,6 @@ class JoinPointState:
         self._effects += effects
 
     def take_effects(self) -> list[PartRequest]:
-        """Take all pending effects."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -238,7 +237,6 @@ class JoinPointState:
         self.deadlines.add(record.id, point.next_deadline())
 
     def stop(self, now: float, point: JoinPoint) -> None:
-        """Deactivate a join point."""
         pattern_id = point.record.id
         del self.points[pattern_id]
         del self.sessions[point.session]
@@ -307,7 +305,6 @@ class JoinPointMoves:
             self._retry_at[record.id] = now
 
     def forget(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
         self._retry_at.pop(pattern_id, None)
 
     # -- giving -----------------------------------------------------------------------------------
@@ -430,7 +427,6 @@ class JoinPointMoves:
                 del self._retry_at[pattern_id]
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         return min(self._retry_at.values(), default=None)
 
 
