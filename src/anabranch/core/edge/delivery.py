@@ -53,9 +53,9 @@ from anabranch.core.edge.subscriptions import (
 )
 from anabranch.core.edge.unsubscribe import Unsubscription
 from anabranch.core.part_requests import PartRequest
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, WorkDone
+from anabranch.core.routing.contract import WorkDone
 from anabranch.matching.index import MatchIndex
-from anabranch.matching.residual_checks import Check
+from anabranch.matching.residual_checks import CHECK_WORK, SEARCHED_BYTES, Check
 from anabranch.model.client_frames import Ack, StartsAt, Withheld
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
@@ -274,18 +274,18 @@ class LiveDelivery:
             return [], 0
         matched, unchecked, attributes = found
         known = set(matched)
-        each = CHECK_WORK + run.size // CHECKED_BYTES
-        work = 0
+        work = total = 0
         for key, check in unchecked:
             if key not in known and check(attributes):
                 known.add(key)
                 matched.append(key)
-            work += each
+            work += check.work(run.size)
             if work > self._check_work_max:
                 yield WorkDone(work)
+                total += work
                 work = 0
         yield WorkDone(work)
-        return self._addressed(stream, envelope, matched), each * len(unchecked)
+        return self._addressed(stream, envelope, matched), total + work
 
     def _match_many(self, stream: EdgeStream, runs: list[Run]) -> list[Matched] | None:
         """Match many events in one call, where the index can do that."""
@@ -517,6 +517,10 @@ def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]
     return acked
 
 
+#: The cost of matching recent runs at once, in microseconds of an ordinary machine.
+_RECENT_WORK_MAX = 1_000
+
+
 class CatchUp:
     """Replays missed events from the origin until a subscription is live again.
 
@@ -529,8 +533,10 @@ class CatchUp:
     1. Only a subscription with a session receives events, and only as many as its window has room
        for. Otherwise it waits for acknowledgements; no subscription is closed for catching up
        slowly.
-    2. A position becomes live when it is at or beyond that of the reorder buffer and the buffer's
-       version includes the subscription. Ticks that it has already received are skipped.
+    2. Recent runs are matched here only if that is cheap; expensive filters go to the origin, which
+       bounds what it examines per answer. A position becomes live when it is at or beyond that of
+       the reorder buffer and the buffer's version includes the subscription. Ticks that it has
+       already received are skipped.
     3. The origin has matched the filter. The edge checks time limits, hop limits and destinations,
        as for live events.
     4. Ticks that the log no longer has are reported to the client as withheld and skipped.
@@ -567,7 +573,7 @@ class CatchUp:
         if buffer.is_placed and subscription.version is not None:
             if position.processed < buffer.position:
                 recent = buffer.recent.after(position.processed)
-                if recent is not None:
+                if recent is not None and _are_cheap(recent, subscription.filter):
                     self._deliver(now, position, recent, buffer.position, is_matched=False)
             if position.processed >= buffer.position and buffer.version >= subscription.version:
                 self._close_replay(position)
@@ -683,3 +689,10 @@ class CatchUp:
             self._delivery.flush(position)
             self._delivery.send_withheld(position, run.first, run.last, run.reason)
         return True
+
+
+def _are_cheap(runs: Sequence[Run], filter: Filter) -> bool:
+    """Whether runs can be matched here at once; otherwise the origin does it in portions."""
+    size = sum(run.size for run in runs)
+    each = CHECK_WORK + len(filter.conjunctions)
+    return len(runs) * each + filter.search_weight * size // SEARCHED_BYTES <= _RECENT_WORK_MAX

@@ -406,12 +406,12 @@ class EdgeState:
         if attach is not None and (cost := attach.release_cost()) is not None:
             subscription.charge(cost)
 
-    def size_objection(self, client: str, key: str, filter: Filter | None, text: str) -> str:
+    def size_refusal(self, client: str, key: str, filter: Filter | None, text: str) -> str:
         """Why a filter cannot be charged to a client; "" if it can. A filter that only the owner
         has is charged when it arrives; that of a join point is charged with its pattern."""
         if filter is None or key.startswith(JOIN_POINT_PREFIX):
             return ""
-        return self.memory.objection(client, filter.cost(text))
+        return self.memory.refusal(client, filter.cost(text))
 
     def charge(self, who: EdgeSubscription | PendingAttach, cost: FilterCost) -> None:
         """Charge a filter to its client, unless it belongs to a join point."""

@@ -314,7 +314,7 @@ class Attachments:
         if attach is None:
             return
         filter, text = attach.filter, attach.frame.filter
-        reason = self._state.size_objection(attach.client, attach.key, filter, text)
+        reason = self._state.size_refusal(attach.client, attach.key, filter, text)
         if reason:
             # Not checked before: the removed subscription had the same name.
             self._refuse(now, attach, reason)
@@ -383,7 +383,7 @@ class Attachments:
             return
         if known is None and attach.cost is None:
             state, key = self._state, attach.key
-            if reason := state.size_objection(attach.client, key, filter, found.filter):
+            if reason := state.size_refusal(attach.client, key, filter, found.filter):
                 self._refuse(now, attach, reason)
                 return
             state.charge(attach, filter.cost(found.filter))
@@ -573,7 +573,7 @@ class SubscribeRequests:
             return
         if self._is_repeated(session, frame, key, filter):
             return
-        reason = self._objection(session, frame, key, filter)
+        reason = self._refusal(session, frame, key, filter)
         if reason:
             self._refuse(session, frame, reason)
         else:
@@ -619,9 +619,9 @@ class SubscribeRequests:
         self._activation.confirm(subscription, session, frame.request)
         return True
 
-    # -- objections -----------------------------------------------------------------------------
+    # -- refusals -------------------------------------------------------------------------------
 
-    def _objection(
+    def _refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         """Why a request is refused; "" if it is not."""
@@ -635,13 +635,13 @@ class SubscribeRequests:
         if frame.subscription in session.subscriptions or is_wanted or (attach and attach.session):
             return f"the name {frame.subscription!r} is in use for another subscription"
         return (
-            self._start_objection(frame)
-            or self._number_objection(session, frame, key)
-            or self._known_objection(session, frame, key, filter)
-            or self._limit_objection(session, frame, key, filter)
+            self._start_refusal(frame)
+            or self._number_refusal(session, frame, key)
+            or self._known_refusal(session, frame, key, filter)
+            or self._limit_refusal(session, frame, key, filter)
         )
 
-    def _start_objection(self, frame: Subscribe) -> str:
+    def _start_refusal(self, frame: Subscribe) -> str:
         if frame.start != "now" and frame.quality == "best-effort":
             return "a best-effort subscription starts now; use a reliable one for another start"
         if frame.start == "resume" and frame.quality != "durable" and not frame.ticks:
@@ -653,7 +653,7 @@ class SubscribeRequests:
                 return f"tick {tick} is above the highest possible tick {_TICK_MAX}"
         return ""
 
-    def _number_objection(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
+    def _number_refusal(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
         """Rule 5. Join points count in their own steps; numbers from other brokers are checked when
         the join point arrives."""
         state = self._state
@@ -666,7 +666,7 @@ class SubscribeRequests:
             f" {NUMBER_LEAP_MAX}; resume the subscription without its state to get the next number"
         )
 
-    def _known_objection(
+    def _known_refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         name = frame.subscription
@@ -683,7 +683,7 @@ class SubscribeRequests:
             return f"{name!r} is already attached with number {known.number}, above {frame.number}"
         return ""
 
-    def _limit_objection(
+    def _limit_refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         state = self._state
@@ -701,7 +701,7 @@ class SubscribeRequests:
             text = f"client {client!r} ended {quota} durable subscriptions, its quota"
             text = f"{text} (client_subscriptions_max), that other brokers have not confirmed"
             return f"{text}; wait until they reconnect"
-        return state.size_objection(client, key, filter, frame.filter)
+        return state.size_refusal(client, key, filter, frame.filter)
 
 
 def _own_key(session: EdgeSession, name: str) -> str:

@@ -11,7 +11,7 @@ A client defines a pattern at the broker that it is connected to. Rules:
 3. A definition is answered when the join point is on disk and has started on the stream of this
    broker. So every event published there after the answer counts.
 4. A pattern that must exist is not created. Asking for it renews it.
-5. The number of pending requests is bounded, in total and per session (`request_objection`);
+5. The number of pending requests is bounded, in total and per session (`request_refusal`);
    further ones are refused and can be repeated. Parsed patterns that wait for other brokers are
    bounded by their characters as well.
 
@@ -27,7 +27,7 @@ from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import FairQueue
 from anabranch.core.patterns.join_points.records import ParsedPattern
-from anabranch.core.patterns.join_points.registry import JoinPointState, Then, request_objection
+from anabranch.core.patterns.join_points.registry import JoinPointState, Then, request_refusal
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -85,7 +85,7 @@ class PatternDrops:
     2. A client asks its broker, which asks all others until each has answered. If no broker had the
        pattern, it is reported as unknown. After `DROP_WITHIN_S` the brokers that have not answered
        are reported. The number of pending requests is bounded, in total and per session
-       (`request_objection`); further ones are refused and can be repeated.
+       (`request_refusal`); further ones are refused and can be repeated.
     3. A moving join point may be missed at both ends: the taker is asked before it arrives, the
        giver after it left. So if a broker had it before, all are asked once more, under a new
        number.
@@ -108,7 +108,7 @@ class PatternDrops:
     def drop(self, now: float, session: int, frame: Drop) -> None:
         state = self._state
         own = sum(each.session == session for each in self._waiting.values())
-        if reason := request_objection(len(self._waiting), own, state.limits):
+        if reason := request_refusal(len(self._waiting), own, state.limits):
             state.emit(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
         self._request_all(now, _PendingDrop(session, frame, now + DROP_WITHIN_S))
@@ -469,7 +469,7 @@ class PatternDefinitions:
         )
         if frame.is_new and frame.must_exist:
             self._refuse(session, frame, _CONTRADICTION)
-        elif reason := self._request_objection(session):
+        elif reason := self._request_refusal(session):
             self._refuse(session, frame, reason, BUSY)
         elif state.record(record.id) is not None:
             self._answer_local(now, session, frame)
@@ -485,10 +485,10 @@ class PatternDefinitions:
         else:
             self._find(now, session, _Definition(frame, record, pattern), is_again=False)
 
-    def _request_objection(self, session: int) -> str:
+    def _request_refusal(self, session: int) -> str:
         sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
         sessions += self._search.sessions()
-        return request_objection(len(sessions), sessions.count(session), self._state.limits)
+        return request_refusal(len(sessions), sessions.count(session), self._state.limits)
 
     def _find(self, now: float, session: int, definition: _Definition, *, is_again: bool) -> None:
         pattern = definition.pattern
@@ -553,7 +553,7 @@ class PatternDefinitions:
         """Create a join point. The only way to a new record: only parsed patterns are stored."""
         frame, record, pattern = definition
         assert pattern is not None, record.id
-        if reason := self._over_quota(record) or self._state.capacity_objection(record, pattern):
+        if reason := self._over_quota(record) or self._state.capacity_refusal(record, pattern):
             self._refuse(session, frame, reason)
             return
         if self.is_departing:

@@ -180,24 +180,24 @@ class JoinPointState:
 
     # -- activation -------------------------------------------------------------------------------
 
-    def capacity_objection(self, record: PointRecord, pattern: ParsedPattern | None = None) -> str:
+    def capacity_refusal(self, record: PointRecord, pattern: ParsedPattern | None = None) -> str:
         """Why there is no room for another pattern; "" if there is."""
         if record.id in self._records:
             return ""
         if len(self) >= self.limits.patterns_max:
             text = f"this broker has {len(self)} patterns, its limit (patterns_max)"
             return f"{text}; drop some, or define it at another broker"
-        return "" if pattern is None else self._memory.objection(record.client, pattern.cost)
+        return "" if pattern is None else self._memory.refusal(record.client, pattern.cost)
 
     def read(self, record: PointRecord) -> ParsedPattern | str:
         """Parse a pattern; returns the reason if it cannot be detected here."""
-        if reason := self.capacity_objection(record):
+        if reason := self.capacity_refusal(record):
             return reason
         try:
             pattern = check_record(record, self.limits)
         except (EventError, FilterError) as error:
             return str(error)
-        return self.capacity_objection(record, pattern) or pattern
+        return self.capacity_refusal(record, pattern) or pattern
 
     def _charge(self, record: PointRecord) -> None:
         charged = self._charged[record.id] = record.client, self._pattern(record).cost
@@ -245,7 +245,7 @@ class JoinPointState:
         self.emit(*point.stop(now))
 
 
-def request_objection(waiting: int, of_session: int, limits: Limits) -> str:
+def request_refusal(waiting: int, of_session: int, limits: Limits) -> str:
     """Why another request about patterns is refused; "" if it is not. Requests are bounded per
     broker and per session, so that one client cannot block all others."""
     later = "try again when some of them have been answered"
