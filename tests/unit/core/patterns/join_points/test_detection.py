@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.patterns.join_points.detection import STILL, DetectionBounds
+from anabranch.core.patterns.join_points.detection import STALLED_INTERVALS, DetectionBounds
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
@@ -116,9 +116,9 @@ S = 10**9
 def room(times: dict[str, int], *, bring: str, still: str = "") -> tuple[DetectionBounds, float]:
     """As it is when those named have brought something, and some have stood still."""
     found = DetectionBounds(head_every_s=1.0)
-    found.seen(0.0, {each: time - (each not in still) for each, time in times.items()}, {})
-    now = STILL + 1.0
-    found.seen(now, times, dict.fromkeys(bring, 1))
+    found.record_times(0.0, {each: time - (each not in still) for each, time in times.items()}, {})
+    now = STALLED_INTERVALS + 1.0
+    found.record_times(now, times, dict.fromkeys(bring, 1))
     return found, now
 
 
@@ -130,7 +130,7 @@ def test_who_stands_still_is_given_up_and_counts_again_when_it_gets_on() -> None
     assert tried.watermark_ns(times) == 40 * S
     assert tried.give_up(now, times, [], 0) == []
     times["c"] = 6 * S
-    tried.seen(now, times, {})
+    tried.record_times(now, times, {})
     assert tried.watermark_ns(times) == 6 * S
 
 
@@ -182,6 +182,6 @@ def test_a_stream_that_left_the_network_is_forgotten() -> None:
     tried, now = room(times, bring="a", still="c")
     assert tried.give_up(now, times, [], 0) == ["c"]
     del times["c"]
-    tried.seen(now, times, {"c": 5})
+    tried.record_times(now, times, {"c": 5})
     assert tried.given_up == set()
     assert tried.watermark_ns(times) == 40 * S
