@@ -71,7 +71,7 @@ from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.quick_normal_form import Demands, read_plain
+from anabranch.model.normal.plain_normal_form import Demands, read_plain
 
 #: What is asked about without further ado.
 _AS_IT_IS = (dict, Envelope)

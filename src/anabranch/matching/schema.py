@@ -26,7 +26,7 @@ from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY
 from anabranch.model.language.expression import Expression
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
-from anabranch.model.normal.quick_normal_form import Demands, conjunction_of
+from anabranch.model.normal.plain_normal_form import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.value_set import ValueSet
 
