@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from anabranch.matching.engine import Found, Integers, Words, joined
 from anabranch.matching.events import Bodies, Events, Plain, message_of, plain_event
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels import read_body as bound
-from anabranch.matching.kernels.answer import answer_bodies, answer_many, answer_one, name_owners
+from anabranch.matching.kernels import read_event as bound
 from anabranch.matching.kernels.reach import reach, reach_many
+from anabranch.matching.kernels.search import answer_bodies, answer_many, answer_one, name_owners
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory

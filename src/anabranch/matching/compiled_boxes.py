@@ -24,8 +24,17 @@ from anabranch.matching.engine import Integers, Words
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels.cover import coverers
 from anabranch.matching.kernels.covered import covered
-from anabranch.matching.kernels.look import ASK, DOUBTFUL, KEEP, NOBODY, READ, UNREAD, look
-from anabranch.matching.kernels.read_conjunction import NAMES, TOTAL
+from anabranch.matching.kernels.read_conjunction import (
+    ASK,
+    DOUBTFUL,
+    KEEP,
+    NAMES,
+    NOBODY,
+    READ,
+    TOTAL,
+    UNREAD,
+    look,
+)
 from anabranch.matching.kernels.update import refer
 from anabranch.matching.keys import key_of_text
 from anabranch.matching.schema import Schema, Spelling
@@ -74,7 +83,7 @@ class CompiledBoxes(Generic[H]):
             if size > desk.message_bytes:
                 desk.reserve_message(2 * size)
             desk.message_view[:size] = raw
-            answer: int = look(self._context, desk.vector, 1, purpose)
+            answer: int = look(self._context, desk.vector, size, purpose)
             if answer != UNREAD:
                 self._is_plain = True
                 return answer

@@ -118,7 +118,7 @@ def _mark() -> Path:
 
 
 def _cache() -> Path:
-    from anabranch.matching.kernels.cache import cache_directory  # noqa: PLC0415 - needs numba
+    from anabranch.matching.kernels.machine import cache_directory  # noqa: PLC0415 - needs numba
 
     return cache_directory()
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.letters import put_name
+from anabranch.matching.kernels.text_tables import put_name
 from anabranch.matching.memory import Memory
 
 

@@ -9,7 +9,7 @@ when they outweigh the rest. State: rebuilt from the filters.
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.patterns import BASE, drop_pattern, put_pattern
+from anabranch.matching.kernels.text_tables import BASE, drop_pattern, put_pattern
 from anabranch.matching.memory import Memory
 
 

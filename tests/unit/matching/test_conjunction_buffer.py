@@ -11,8 +11,7 @@ pytest.importorskip("numba")
 
 from anabranch.matching.compiled import CompiledEngine
 from anabranch.matching.conjunction_buffer import Desk
-from anabranch.matching.kernels.look import READ, UNREAD, look
-from anabranch.matching.kernels.read_conjunction import NAMES, TOTAL
+from anabranch.matching.kernels.read_conjunction import NAMES, READ, TOTAL, UNREAD, look
 from anabranch.matching.schema import Schema
 from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction
 
@@ -52,7 +51,7 @@ class Office:
         self.desk.reserve_message(len(raw))
         self.desk.message_view[: len(raw)] = raw
         self.desk.words[:] = 0
-        if look(self.engine.memory.context, self.desk.vector, 1, READ) == UNREAD:
+        if look(self.engine.memory.context, self.desk.vector, len(raw), READ) == UNREAD:
             return None
         return self._words()
 

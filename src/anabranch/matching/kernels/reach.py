@@ -23,15 +23,15 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.place_event import (
+from anabranch.matching.kernels.read_event import (
+    ENTRIES_MAX,
+    NAME_BYTES_MAX,
+    attributes_in,
     lift_event,
     next_stamp,
+    read_event,
     record_holds,
     ties_hold,
-)
-from anabranch.matching.kernels.read_body import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
-from anabranch.matching.kernels.read_event import (
-    read_event,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from anabranch.matching.engine import Words
 from anabranch.matching.sieve import Sieve
-from anabranch.store.bulk.kernels import layout as at
-from anabranch.store.bulk.kernels.entries import walk
-from anabranch.store.bulk.kernels.rows import pack
+from anabranch.store.bulk import kernels as at
+from anabranch.store.bulk.kernels import pack, walk
 from anabranch.store.bulk.slices import (
     FRONT_BYTES,
     JUDGED_MAX,
