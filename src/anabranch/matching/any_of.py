@@ -97,7 +97,6 @@ class AnyOf:
         self._text = ""
 
     def matches(self, event: Event) -> bool:
-        """Whether the event matches one of the filters."""
         for _ in self._count(1):
             pass
         if any(filter.matches(event) for filter in self._likely):
@@ -155,7 +154,6 @@ class AnyOf:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether there is an index now."""
         return self._index is not None
 
     def forget_index(self) -> None:
@@ -175,7 +173,6 @@ class AnyOf:
         return self.filters[number]
 
     def _not_found(self, index: MatchIndex, envelopes: Sequence[Envelope]) -> list[int]:
-        """The places of events that nothing in the index matches."""
         found = index.destinations_of([each.encoded for each in envelopes], self._limits)
         return [
             place

@@ -139,7 +139,6 @@ def table_of(blocks, b):
 
 @kernel
 def row_of_axis(context, block, axis):
-    """Table row of an axis in a block, or -1."""
     row_pages = words_at(context, at.ROW_PAGES)
     first, count, _ = table_of(words_at(context, at.BLOCKS), block * at.BLOCK_WORDS)
     for row in range(first, first + count):
@@ -181,7 +180,6 @@ def clear_cells(context, page, place, cells):
 
 @kernel
 def set_column(context, page, place):
-    """Set a member's bit in every row of a page."""
     pages = bitmaps_at(context, at.PAGES)
     bit = np.uint64(1) << np.uint64(place & 63)
     spot = page * at.PAGE_WORDS + (place >> 6)
@@ -296,7 +294,6 @@ def make_block(context, cluster):
 
 @kernel
 def _drop_rows(context, block):
-    """Drop a block's axes and pages."""
     blocks = words_at(context, at.BLOCKS)
     row_pages = words_at(context, at.ROW_PAGES)
     row_certain = words_at(context, at.ROW_CERTAIN)
@@ -330,7 +327,6 @@ def clear_block(context, block):
 
 @kernel
 def drop_block(context, block):
-    """Give back an empty block and all it holds."""
     clear_block(context, block)
     blocks = words_at(context, at.BLOCKS)
     b = block * at.BLOCK_WORDS
@@ -408,7 +404,6 @@ def _note_whole(context, block, place, slot):
 
 @kernel
 def _place_of(blocks, b, slot):
-    """The place of a slot in its block."""
     place = np.int64(0)
     for chunk in range(at.CHUNKS):
         first = blocks[b + at.B_CHUNKS + chunk]

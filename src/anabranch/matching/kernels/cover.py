@@ -49,7 +49,6 @@ _HIGHEST = np.int64(0x7FFFFFFFFFFFFFFF)
 
 @kernel
 def _place(context, axis, low_cell, high_cell, low, high, rest):
-    """Let the box reach from low to high on an axis."""
     words_at(context, at.CELL)[axis] = low_cell
     words_at(context, at.HIGH_CELL)[axis] = high_cell
     words_at(context, at.LOW)[axis] = low
@@ -174,7 +173,6 @@ def place_box(context, words):
 
 @kernel
 def lift_box(context, count):
-    """Undo `place_box`."""
     axes = words_at(context, at.AXES)
     touched = words_at(context, at.TOUCHED)
     for i in range(count):

@@ -134,7 +134,6 @@ def mark_axes(context, words):
 
 @kernel
 def unmark_axes(context, words):
-    """Undo `mark_axes`."""
     masks = bitmaps_at(context, at.CELL_MASK)
     position = np.int64(1)
     for _ in range(get(words, 0)):

@@ -93,7 +93,6 @@ _CACHE = str(cache_directory())
 
 
 def entry_point(function):
-    """Compile a function that Python calls, and keep it in the cache of all kernels."""
     # numba asks for its cache directory at this moment only.
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE
@@ -111,8 +110,6 @@ inlined = njit(**_FROM_KERNELS_ONLY, forceinline=True)  # type: ignore[call-over
 
 @intrinsic
 def lowest_bit(typingctx, word):
-    """Number of the lowest set bit of a word that is not 0."""
-
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
@@ -121,8 +118,6 @@ def lowest_bit(typingctx, word):
 
 @intrinsic
 def highest_bit(typingctx, word):
-    """Number of the highest set bit of a word that is not 0."""
-
     def generate(context, builder, signature, arguments):
         above = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
         return builder.sub(ir.Constant(ir.IntType(64), 63), above)
@@ -132,8 +127,6 @@ def highest_bit(typingctx, word):
 
 @intrinsic
 def bit_count(typingctx, word):
-    """How many bits of a word are set."""
-
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
@@ -142,8 +135,6 @@ def bit_count(typingctx, word):
 
 @intrinsic
 def float_bits(typingctx, number):
-    """The bits of a float as an integer."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
 
@@ -152,8 +143,6 @@ def float_bits(typingctx, number):
 
 @intrinsic
 def bits_float(typingctx, bits):
-    """The float that has these bits."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
@@ -162,8 +151,6 @@ def bits_float(typingctx, bits):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Ask for the cache line at an address."""
-
     def generate(context, builder, signature, arguments):
         byte_pointer = ir.IntType(8).as_pointer()
         word = ir.IntType(32)

@@ -59,20 +59,28 @@ def _is_outside(position, stop):
 
 
 @inlined
+def _long_at(data, position, stop, lowest):
+    """(first byte, length) of a string whose length has 1, 2 or 4 bytes of its own."""
+    mark = np.int64(get(data, position))
+    first = position + 1
+    size = np.int64(1) << (mark - lowest) if lowest <= mark <= lowest + 2 else _ZERO
+    if size == 0 or size > stop - first:
+        return position, _NONE
+    length = big_endian(data, first, size, stop)
+    first += size
+    return first, length if length <= stop - first else _NONE
+
+
+@inlined
 def text_at(data, position, stop):
     """(first byte, length) of a text."""
     if _is_outside(position, stop):
         return position, _NONE
     mark = np.int64(get(data, position))
-    first = position + 1
-    length = mark & 0x1F
     if mark & 0xE0 != 0xA0:
-        size = np.int64(1) << (mark - 0xD9) if 0xD9 <= mark <= 0xDB else _ZERO
-        if size == 0 or size > stop - first:
-            return position, _NONE
-        length = big_endian(data, first, size, stop)
-        first += size
-    return first, length if length <= stop - first else _NONE
+        return _long_at(data, position, stop, 0xD9)
+    length = mark & 0x1F
+    return position + 1, length if length < stop - position else _NONE
 
 
 @inlined
@@ -80,14 +88,7 @@ def binary_at(data, position, stop):
     """(first byte, length) of a binary string."""
     if _is_outside(position, stop):
         return position, _NONE
-    mark = np.int64(get(data, position))
-    first = position + 1
-    size = np.int64(1) << (mark - 0xC4) if 0xC4 <= mark <= 0xC6 else _ZERO
-    if size == 0 or size > stop - first:
-        return position, _NONE
-    length = big_endian(data, first, size, stop)
-    first += size
-    return first, length if length <= stop - first else _NONE
+    return _long_at(data, position, stop, 0xC4)
 
 
 @inlined

@@ -59,7 +59,6 @@ def line_holds(context, slot):
 
 @kernel
 def _slot_holds(context, slot):
-    """Does the entry in a slot hold for the placed event, its residue aside?"""
     if not line_holds(context, slot):
         return False
     record = np.int64(integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_RECORD])

@@ -6,7 +6,7 @@ does with most conjunctions.
 msgspec writes the constraints of a conjunction in half a microsecond; spelling them in Python takes
 six times that. The message is an array of [name, value set], a value set a map of its fields in the
 order of `ValueSet`: numbers, texts, truths, nan, absent. Names and texts are looked up in the
-*glossary*, a table from (owner, text) to a number; a name's owner is NAMES and its number that of
+*text table*, a table from (owner, text) to a number; a name's owner is NAMES and its number that of
 the attribute, a text's owner is its attribute and its number its code.
 
 Only what is plain is read: up to LINE_RANGES constraints, each a single range of numbers whose
@@ -29,25 +29,25 @@ from anabranch.matching.kernels.machine import (
     bytes_at,
     entry_point,
     get,
+    inlined,
     integers_at,
     kernel,
     words_at,
 )
 from anabranch.matching.kernels.message_pack import FLOAT, after_scalar, text_at, value_at
-from anabranch.matching.kernels.text_tables import same_bytes
+from anabranch.matching.kernels.text_tables import hash_of, same_bytes
 from anabranch.matching.kernels.update import refer
 
-# -- the desk: a vector like the context, for what goes in and out ---------------------------
+# -- the buffer: a vector like the context, for what goes in and out ---------------------------
 
 MESSAGE = 0  #: u8: the message.
 WORDS = 1  #: i64: the words it becomes.
 STATE = 2  #: i64: what `cover` counts.
-SLOTS = 3  #: i64, SLOT_WORDS per slot of the glossary.
-LETTERS = 4  #: u8: the texts of the glossary, one after the other.
-ADDRESSES = 5
-MASK = 5  #: Slots of the glossary - 1; they are a power of two.
+SLOTS = 3  #: i64, SLOT_WORDS per slot of the text table.
+LETTERS = 4  #: u8: the texts of the text table, one after the other.
+MASK = 5  #: Slots of the text table - 1; they are a power of two.
 TOTAL = 6  #: How many words there are.
-DESK_WORDS = 8
+BUFFER_WORDS = 8
 
 SLOT_WORDS = 4
 S_HASH = 0  #: 0 in a slot that was never used.
@@ -58,6 +58,8 @@ S_NUMBER = 3  #: -1 when forgotten.
 NAMES = -1  #: Owner of the names of attributes.
 
 _FLOAT_EXACT = np.int64(1) << np.int64(53)
+#: Any odd number that mixes well.
+_OWNER_FACTOR = np.int64(-0x61C8864680B583EB)
 _NONE = np.int64(-1)
 _ONE = 0x91
 _EMPTY = 0x90
@@ -65,23 +67,20 @@ _FALSE = 0xC2
 _FIVE_FIELDS = 0x85
 
 
-@kernel
+@inlined
 def _hash(letters, first, length, owner):
-    mixed = np.uint64(owner) * np.uint64(0x9E3779B97F4A7C15)
-    for i in range(first, first + length):
-        mixed = (mixed ^ np.uint64(get(letters, i))) * np.uint64(0x100000001B3)
-    mixed ^= mixed >> np.uint64(29)
-    return np.int64(mixed | np.uint64(1))
+    # A hash is never 0, which marks a slot that was never used.
+    return (hash_of(letters, first, length) ^ (owner * _OWNER_FACTOR)) | 1
 
 
 @entry_point
-def enter_word(desk, owner, first, length, number):
-    """Enter a text of LETTERS into the glossary, which has room; returns its slot."""
-    slots = words_at(desk, SLOTS)
-    hashed = _hash(bytes_at(desk, LETTERS), first, length, owner)
-    spot = (hashed >> 1) & desk[MASK]
+def enter_word(buffer, owner, first, length, number):
+    """Enter a text of LETTERS into the text table, which has room; returns its slot."""
+    slots = words_at(buffer, SLOTS)
+    hashed = _hash(bytes_at(buffer, LETTERS), first, length, owner)
+    spot = (hashed >> 1) & buffer[MASK]
     while slots[spot * SLOT_WORDS + S_HASH] != 0:
-        spot = (spot + 1) & desk[MASK]
+        spot = (spot + 1) & buffer[MASK]
     slots[spot * SLOT_WORDS + S_HASH] = hashed
     slots[spot * SLOT_WORDS + S_OWNER] = owner
     slots[spot * SLOT_WORDS + S_TEXT] = first | (length << 32)
@@ -90,11 +89,11 @@ def enter_word(desk, owner, first, length, number):
 
 
 @kernel
-def _look_up(desk, message, first, length, owner):
+def _look_up(buffer, message, first, length, owner):
     """The number of a text in the message, or -1."""
-    slots = words_at(desk, SLOTS)
-    letters = bytes_at(desk, LETTERS)
-    mask = desk[MASK]
+    slots = words_at(buffer, SLOTS)
+    letters = bytes_at(buffer, LETTERS)
+    mask = buffer[MASK]
     hashed = _hash(message, first, length, owner)
     spot = (hashed >> 1) & mask
     while get(slots, spot * SLOT_WORDS + S_HASH) != 0:
@@ -139,7 +138,7 @@ def _read_numbers(context, message, position, stop, attribute, words, total):
 
 
 @kernel
-def _read_text(context, desk, message, position, stop, attribute, words, total):
+def _read_text(context, buffer, message, position, stop, attribute, words, total):
     """Read one range of texts if it is a single text; the position after it, or -1."""
     first, length = text_at(message, position, stop)
     end, end_length = text_at(message, first + length, stop)
@@ -149,7 +148,7 @@ def _read_text(context, desk, message, position, stop, attribute, words, total):
     if not same_bytes(message, first, message, end, length):
         return _NONE
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.CODE))
-    code = _look_up(desk, message, first, length, attribute)
+    code = _look_up(buffer, message, first, length, attribute)
     if axis < 0 or code < 0:
         return _NONE
     words[total] = axis | (at.CODES << 16) | (1 << 24)
@@ -170,11 +169,11 @@ def _after_no_more(message, position, stop):
 
 
 @kernel
-def read_message(context, desk, stop):
+def read_message(context, buffer, stop):
     """Write the words of the message, which ends at `stop`; returns how many there are, or -1 if it
     is not plain."""
-    message = bytes_at(desk, MESSAGE)
-    words = words_at(desk, WORDS)
+    message = bytes_at(buffer, MESSAGE)
+    words = words_at(buffer, WORDS)
     count = np.int64(get(message, 0)) - _EMPTY
     if count < 0 or count > at.LINE_RANGES:
         return _NONE
@@ -185,7 +184,7 @@ def read_message(context, desk, stop):
         first, length = text_at(message, position + 1, stop)
         if length < 0 or get(message, first + length) != _FIVE_FIELDS:
             return _NONE
-        attribute = _look_up(desk, message, first, length, np.int64(NAMES))
+        attribute = _look_up(buffer, message, first, length, np.int64(NAMES))
         position = after_scalar(message, first + length + 1, stop)
         if attribute < 0:
             return _NONE
@@ -197,7 +196,7 @@ def read_message(context, desk, stop):
             if get(message, position) != _ONE:
                 return _NONE
             position = _read_text(
-                context, desk, message, position + 2, stop, attribute, words, total
+                context, buffer, message, position + 2, stop, attribute, words, total
             )
             total += 2
         else:
@@ -226,16 +225,16 @@ UNREAD = -3  #: The message is not plain: nothing was done.
 
 
 @entry_point
-def look(context, desk, size, purpose):
-    """Look at the conjunction in the desk's message of `size` bytes; if 0, its words are there."""
-    words = words_at(desk, WORDS)
-    total = read_message(context, desk, size) if size > 0 else keys_from_floats(words)
+def look(context, buffer, size, purpose):
+    """Look at the conjunction in the message of `size` bytes; if 0, its words are there."""
+    words = words_at(buffer, WORDS)
+    total = read_message(context, buffer, size) if size > 0 else keys_from_floats(words)
     if total < 0:
         return np.int64(UNREAD)
-    desk[TOTAL] = total
+    buffer[TOTAL] = total
     if purpose == READ:
         return np.int64(NOBODY)
-    state = words_at(desk, STATE)
+    state = words_at(buffer, STATE)
     state[0] = 1
     state[1] = 0
     state[2] = 0

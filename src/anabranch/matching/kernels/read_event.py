@@ -95,7 +95,6 @@ def next_stamp(context):
 
 @inlined
 def _set(context, axis, cell, low, high, rest, count):
-    """Place the event on an axis."""
     words_at(context, at.CELL)[axis] = cell
     bitmaps_at(context, at.CELL_MASK)[axis] = np.uint64(1) << np.uint64(cell)
     words_at(context, at.LOW)[axis] = low
@@ -158,7 +157,6 @@ def place_text(context, attribute, texts, first, length, count, hits):
 
 @inlined
 def place_integer(context, attribute, value, count):
-    """Place an integer; returns the axes so far."""
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.NUMBER))
     if axis >= 0:
         key, rest = key_and_rest(value)
@@ -169,7 +167,6 @@ def place_integer(context, attribute, value, count):
 
 @inlined
 def place_float(context, attribute, bits, count):
-    """Place the float that has these bits; returns the axes so far."""
     if bits_float(bits) != bits_float(bits):
         return place_kind(context, attribute, np.int64(at.K_NAN), count)
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.NUMBER))
@@ -181,7 +178,6 @@ def place_float(context, attribute, bits, count):
 
 @inlined
 def place_kind(context, attribute, kind, count):
-    """Place a value by its kind; returns the axes so far."""
     axis = np.int64(get(integers_at(context, at.ATTRIBUTE_AXES), attribute * at.SPACES + at.KIND))
     if axis >= 0:
         count = _set(context, axis, kind, _LOWEST, _HIGHEST, np.int64(0), count)

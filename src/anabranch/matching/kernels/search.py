@@ -371,7 +371,6 @@ def find(context, touched_count, hit_count, n, d):
 
 @entry_point
 def name_owners(names, owners, named):
-    """Write the name of each owner to `named`."""
     for i in range(owners.shape[0]):
         named[i] = get(names, owners[i])
 

@@ -56,7 +56,6 @@ def _mixed(state, word):
 
 @inlined
 def hash_of(data, first, length):
-    """The hash of a stretch of bytes."""
     state = np.uint64(length)
     if length < 8:
         return np.int64(_mixed(state, _short_word(data, first, length)))

@@ -126,7 +126,6 @@ class Assembly:
     # -- where an operand must follow
 
     def leaf(self, expression: Expression, start: int) -> None:
-        """Add a literal or an attribute."""
         self._push(expression, start, 1)
 
     def sign(self, operator: Operator, start: int) -> None:
@@ -145,13 +144,11 @@ class Assembly:
         return True
 
     def open(self, start: int) -> None:
-        """Open a parenthesis around an operand."""
         self._open(_Waiting("(", start))
 
     # -- where an operator may follow
 
     def connective(self, kind: str, start: int) -> None:
-        """Add AND or OR."""
         self._settle(_BINDING[kind] + 1)
         top = self._top()
         if top == "BETWEEN" and kind == "AND":
@@ -169,7 +166,6 @@ class Assembly:
         self._waiting.append(_Waiting("comparison", start, order=order))
 
     def arithmetic(self, operator: Operator, start: int) -> None:
-        """Add `left operator`; the right side follows."""
         self._settle_value(_BINDING[operator], start)
         self._waiting.append(_Waiting(operator, start, operator=operator))
 
@@ -198,7 +194,6 @@ class Assembly:
         self._push_test(test, operand.start, operand.height + 1, negated)
 
     def comma(self, start: int) -> None:
-        """Add a comma, which only the list of IN allows."""
         self._settle_opener(start)
         if self._top() != "IN":
             self._fail("a comma outside of a list", start, "AND, OR or the end")
@@ -206,7 +201,6 @@ class Assembly:
         self._waiting[-1].count += 1
 
     def close(self, start: int) -> None:
-        """Add a closing parenthesis."""
         self._settle_opener(start)
         if not self._waiting:
             self._fail("a ) that nothing opened", start, "AND, OR or the end")
@@ -392,7 +386,6 @@ class Parser:
         self._token = scan(text, 0)
 
     def parse(self) -> Expression:
-        """Return the tree of the whole text."""
         if self._token.kind == "end":
             raise FilterError(
                 "an empty filter",
@@ -406,7 +399,6 @@ class Parser:
         return self._assembly.finish(len(self._text))
 
     def _advance(self) -> Token:
-        """Skip and return the next token."""
         token = self._token
         self._token = scan(self._text, token.end)
         return token

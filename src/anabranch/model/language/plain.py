@@ -105,7 +105,6 @@ def _split(predicates: list[Predicate]) -> list[list[Predicate]] | None:
 
 
 def parse_plain(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression | None:
-    """Return the tree of a plain text; None if it is not plain."""
     conjunctions = plain_predicates(text, limits)
     if conjunctions is None:
         return None

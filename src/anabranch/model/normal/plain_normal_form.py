@@ -95,7 +95,6 @@ def _demands_of(predicates: Sequence[Predicate]) -> Demands | None:
 
 
 def conjunction_of(demands: Demands) -> Conjunction:
-    """Build the conjunction of these constraints."""
     constraints = [
         (name, point(demand) if isinstance(demand, str) else ValueSet((_whole(demand),)))
         for name, demand in sorted(demands.items())

@@ -64,7 +64,6 @@ FINE, FULL, LONG_VALUE, LONG_PAYLOAD, BAD_NAME, TWICE, MANY, LARGE, BAD_STAMP = 
 
 @inlined
 def is_there(table, column, row):
-    """Whether the row has a value."""
     if get(table, column + VALIDITY) == 0:
         return get(table, column + KIND) != ABSENT
     place = row + get(table, column + SHIFT)
@@ -151,7 +150,6 @@ def _is_taken(table, columns, names, row, begin, entry):
 
 @inlined
 def tell(told, problem, column, size):
-    """Record a problem."""
     told[PROBLEM] = problem
     told[COLUMN] = column
     told[SIZE] = size
@@ -317,7 +315,6 @@ def _put_text_of(out, position, data, first, length):
 
 @kernel
 def put_text(out, position, table, column, row):
-    """Write a text, or "" if it is null."""
     if not is_there(table, column, row):
         put_at(out, position, np.uint8(0xA0))
         return position + 1

@@ -297,7 +297,6 @@ def _point_at(context, tile, base):
 
 @kernel
 def _record_holds(context, record):
-    """Whether all predicates of a record hold."""
     records = words_at(context, at.RECORDS)
     position = record + 1
     for _ in range(get(records, record) & 0xFFFF):

@@ -325,7 +325,6 @@ def place_values(kinds, spots, stride, column, offsets, valid):
 
 @entry_point
 def gather(data, spots, stride, column, offsets, out):
-    """Copy texts to their offsets."""
     data, spots, offsets, out = borrowed(data), borrowed(spots), borrowed(offsets), borrowed(out)
     for row in range(np.int64(offsets.shape[0]) - 1):
         place = np.int64(get(offsets, row))
@@ -337,7 +336,6 @@ def gather(data, spots, stride, column, offsets, out):
 
 @entry_point
 def pick(table, stride, column, out):
-    """Extract one column of a table."""
     table, out = borrowed(table), borrowed(out)
     for row in range(np.int64(out.shape[0])):
         put_at(out, row, get(table, row * stride + column))
@@ -356,7 +354,6 @@ def microseconds(table, stride, column, instead, out):
 
 @entry_point
 def integers(kinds, bits, stride, column, out, valid):
-    """The integers of a column. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(np.int64(out.shape[0])):
@@ -392,7 +389,6 @@ def floats(kinds, bits, stride, column, out, valid):
 
 @entry_point
 def truths(kinds, bits, stride, column, rows, out, valid):
-    """The booleans of a column, as a bitmap. Returns their number."""
     kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
     found = np.int64(0)
     for row in range(rows):

@@ -118,7 +118,6 @@ def _is_before(data, one, other):
 
 @kernel
 def _sort(data, names, begin, count, order):
-    """Sort the entries of a row by name."""
     for i in range(count):
         entry = begin + i
         place = i
@@ -146,7 +145,6 @@ def _put_number(out, position, number, size):
 
 @kernel
 def _value_bytes(kind, bits):
-    """Encoded size of a value."""
     if kind == TEXT:
         length = bits & _LOW
         return length + 1 if length < _SHORT_TEXT else length + 5

@@ -71,7 +71,6 @@ class BulkReader:
         self._effort = Effort(judged_max)
 
     def read(self, pieces: Sequence[Piece], wanted: Wanted, sieve: Sieve | None) -> Slice:
-        """Read the next slice."""
         self._begin(wanted, sieve)
         tick, is_over = wanted.first, False
         for piece in pieces:

@@ -116,7 +116,6 @@ _BYTE = np.uint64(0xFF)
 
 @inlined
 def _look(table, word, shift):
-    """Return the entry of a table for one byte of a word."""
     byte = (np.uint64(word) >> np.uint64(shift)) & _BYTE
     return np.uint64(get(_TABLES, np.int64(np.uint64(table * 256) + byte)))
 
@@ -139,7 +138,6 @@ def _eight(crc, word, table):
 
 @kernel
 def crc32(data, first, stop, crc):
-    """`zlib.crc32(data[first:stop], crc)`."""
     crc = np.uint64(crc) ^ np.uint64(0xFFFFFFFF)
     position = first
     while stop - position >= 16:
@@ -257,7 +255,6 @@ _EMPTY_MAP = np.uint8(0x80)
 
 @inlined
 def _four_at(data, position):
-    """Return the number in four bytes."""
     return np.int64(np.uint64(swapped(half_of_bytes(data, position))) >> np.uint64(32))
 
 
