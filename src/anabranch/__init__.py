@@ -10,8 +10,8 @@ sockets.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from anabranch.matching.identities import Matches
 from anabranch.matching.index import MatchIndex
-from anabranch.matching.matches import Matches
 from anabranch.model.errors import (
     AnabranchError,
     DuplicateIdError,

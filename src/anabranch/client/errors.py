@@ -24,8 +24,7 @@ All of them are `AnabranchError`. Invalid events, filters and patterns raise `Ev
 """
 
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.model.event import EventId
-from anabranch.model.instants import utc_text
+from anabranch.model.event import EventId, utc_text
 
 
 class ClientError(AnabranchError):

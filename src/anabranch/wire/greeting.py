@@ -113,7 +113,6 @@ _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_greeting(greeting: Greeting | Proof | Refusal) -> bytes:
-    """Encode one of the handshake frames."""
     return _encoder.encode(greeting)
 
 
