@@ -349,14 +349,16 @@ class Client(BatchWriter, LogReader, PatternUser):
     async def close(self) -> None:
         """Close the client.
 
-        Waits up to `close_within_s` for confirmations, acknowledges the processed events and
-        disconnects. Durable subscriptions stay in the network; all others end.
+        Waits up to `close_within_s` for confirmations and for the requested ends of durable
+        subscriptions, acknowledges the processed events and disconnects. Other durable
+        subscriptions stay in the network; those that are not durable end.
         """
         if self._closed is not None:
             return
         try:
             async with asyncio.timeout(self._options.close_within_s):
                 await self.flush()
+                await self._subscriptions.wait_until_ended()
         except TimeoutError:
             pass
         self._subscriptions.settle()
