@@ -59,15 +59,15 @@ from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.config.tls import client_context
 from anabranch.core.session.effects import (
-    Confirm,
-    DeliverToApplication,
+    EventDelivered,
+    EventsConfirmed,
+    EventsRefused,
+    LogQueryAnswered,
+    PatternRequestAnswered,
     SessionEffect,
     SessionEffects,
-    TellAnswer,
-    TellCut,
-    TellDefined,
-    TellOfBatch,
-    TellPublishRefused,
+    StagingReply,
+    SubscriptionCut,
 )
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
@@ -442,15 +442,15 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
         """Route an effect of a session to the part that it concerns."""
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             if uplink is self._connections.home:
                 self._subscriptions.deliver(effect)
-        elif isinstance(effect, Confirm):
+        elif isinstance(effect, EventsConfirmed):
             self._outbox.confirmed(effect)
             self._advertisements.settled()
             self._connections.settle_publisher()
             self._outbox.pump()
-        elif isinstance(effect, TellPublishRefused):
+        elif isinstance(effect, EventsRefused):
             is_spent = self._outbox.refused(effect)
             self._advertisements.settled()
             if is_spent:
@@ -458,16 +458,16 @@ class Client(BatchWriter, LogReader, PatternUser):
                 self._batches.abandon(uplink, effect.reason)
                 self._connections.settle_publisher()
                 uplink.cut("the publisher starts a new session")
-        elif isinstance(effect, TellCut) and not effect.subscription:
+        elif isinstance(effect, SubscriptionCut) and not effect.subscription:
             if effect.code == REPLACED:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
                 why = ClosedError(f"{text}; give every client a name of its own")
                 self._end(why, why)
-        elif isinstance(effect, TellOfBatch):
+        elif isinstance(effect, StagingReply):
             self._batches.hear(uplink, effect)
-        elif isinstance(effect, TellAnswer):
+        elif isinstance(effect, LogQueryAnswered):
             self._fetches.answered(uplink, effect)
-        elif isinstance(effect, TellDefined):
+        elif isinstance(effect, PatternRequestAnswered):
             self._patterns.answered(uplink, effect)
         elif uplink is self._connections.home:
             self._subscriptions.hear(effect)

@@ -126,7 +126,7 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
         ):
             # An origin that starts again asks those that have heard of its stream.
             await client.publish({"n": 0})
-            await until(lambda: b.broker is not None and b.broker.witness.of("a").newest > 0)
+            await until(lambda: b.broker is not None and b.broker.witness.known("a").newest > 0)
             a.stall(True)
             unknown = await client.publish_soon({"n": 1})
             await until(lambda: published(a) == [0, 1])
