@@ -29,7 +29,7 @@ from tests.process_parts import run, until_asked
 pytestmark = pytest.mark.slow
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BOUND_S = 60.0
+BOUND_S = 180.0
 #: With a blank in its place, which has to survive the way to another terminal.
 FOLDER = "my networks"
 TLS = """

@@ -32,7 +32,7 @@ from tests.process_parts import (
 
 pytestmark = pytest.mark.slow
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 async def revisions(drill: Trial) -> set[int]:

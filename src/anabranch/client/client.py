@@ -424,8 +424,9 @@ class Client(BatchWriter, LogReader, PatternUser):
     async def close(self) -> None:
         """Close the client.
 
-        Waits up to `close_within_s` for confirmations, acknowledges the processed events and
-        disconnects. Durable subscriptions stay in the network; all others end.
+        Waits up to `close_within_s` for confirmations and for the requested ends of durable
+        subscriptions, acknowledges the processed events and disconnects. Other durable
+        subscriptions stay in the network; those that are not durable end.
         """
         await self._parts.close()
 

@@ -181,6 +181,7 @@ class ClientParts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.options.close_within_s):
                 await self.outbox.wait_until_empty()
+                await self.subscriptions.wait_until_ended()
         self.subscriptions.settle()
         self.patterns.settle()
         self._end(ClosedError("the client is closed"), None)

@@ -24,6 +24,7 @@ State: the part in `ClientState` is durable. The rest is lost with the process, 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 
 from anabranch.client.broker_connections import BrokerConnection
@@ -572,6 +573,16 @@ class Subscriptions:
         self._resumed.pop(name, None)
 
     # -- closing --------------------------------------------------------------------------------
+
+    async def wait_until_ended(self) -> None:
+        """Wait for the requested ends of durable subscriptions, which the broker must confirm:
+        unlike the others they do not end with the connection.
+        """
+        for name in list(self._ending):
+            subscription = self._all.get(name)
+            if subscription is not None and subscription.is_durable:
+                with contextlib.suppress(ClientError):
+                    await subscription.unsubscribe()
 
     def settle(self) -> None:
         """Acknowledge and persist all processed events."""

@@ -40,7 +40,7 @@ def invoke(*arguments: str, stdin: str | bytes = "") -> Result:
 def keep(network: anabranch.Embedded, durable: str, filter: str = "TRUE") -> None:
     """Make the durable subscription that a later `sub` comes back to."""
     with anabranch.connect_blocking(*network.addresses, name=f"sub-{durable}") as client:
-        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=30)
+        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=120)
 
 
 def read(address: str, durable: str, count: int, filter: str = "TRUE") -> list[dict[str, object]]:
@@ -367,7 +367,7 @@ def test_an_interrupt_acknowledges_what_was_printed(network: anabranch.Embedded)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["attributes"] == {"n": 1}
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (0, b"1 event\n")
     invoke("pub", network.addresses[0], "n=2")
     assert attributes(read(network.addresses[0], "interrupted", 1)) == [{"n": 2}]

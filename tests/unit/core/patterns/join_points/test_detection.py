@@ -72,6 +72,7 @@ def test_one_clock_that_is_far_ahead_leaves_room_for_all_others() -> None:
     assert reported.overflows > 0, "the one that is ahead has half of the room"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pause_s", "seed"), [(0.03, 1), (0.3, 1), (0.3, 2), (0.3, 3)])
 def test_what_was_logged_while_its_broker_was_down_is_read_again_without_loss(
     pause_s: float, seed: int
