@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.client.client import connect
 from anabranch.matching.kernel_compiler import KernelCompiler
-from anabranch.matching.kernels.cache import cache_directory
+from anabranch.matching.kernels.machine import cache_directory
 from tests.broker_parts import Brokers
 from tests.process_parts import BRISK, run, until
 
