@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from anabranch.client.client import Client, connect
     from anabranch.client.errors import (
+        AttributeTypeError,
         BatchRefusedError,
         BatchUnknownError,
         ClientError,
@@ -62,8 +63,8 @@ if TYPE_CHECKING:
     from anabranch.client.stream_reader import Fetcher
     from anabranch.client.subscription import Received, Subscription, Withheld
     from anabranch.devnet.embedded import Embedded, embedded
+    from anabranch.matching.identities import Matches
     from anabranch.matching.index import MatchIndex
-    from anabranch.matching.matches import Matches
 
 __version__ = "0.2.0"
 
@@ -81,6 +82,7 @@ _LAZY = {
     "connect": "client.client",
     **dict.fromkeys(
         (
+            "AttributeTypeError",
             "BatchRefusedError",
             "BatchUnknownError",
             "ClientError",
@@ -107,12 +109,13 @@ _LAZY = {
     "Subscription": "client.subscription",
     **dict.fromkeys(("Embedded", "embedded"), "devnet.embedded"),
     "MatchIndex": "matching.index",
-    "Matches": "matching.matches",
+    "Matches": "matching.identities",
 }
 
 __all__ = [
     "DEFAULT_LIMITS",
     "AnabranchError",
+    "AttributeTypeError",
     "Batch",
     "BatchRefusedError",
     "BatchUnknownError",

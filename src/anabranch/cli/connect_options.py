@@ -103,7 +103,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
         if self.file is None:
             return None
         from anabranch.config.network_file import load  # noqa: PLC0415 - not for addresses alone
-        from anabranch.devnet.directory import running_file  # noqa: PLC0415
+        from anabranch.config.network_location import running_file  # noqa: PLC0415
 
         return load(self.file) if self.addresses else running_file(self.file, "clients")
 

@@ -20,11 +20,11 @@ from anabranch.config import network_edit
 from anabranch.config.addresses import LOOPBACK, PORT_NAMES
 from anabranch.config.network_edit import At
 from anabranch.config.network_file import NetworkFile, dump, load
+from anabranch.config.network_location import home_of
 from anabranch.config.secrets import create_secret
 from anabranch.config.survey import Survey, survey
 from anabranch.config.toml_reader import quoted_text
 from anabranch.devnet import control_channel
-from anabranch.devnet.directory import home_of
 
 app = typer.Typer(
     name="network",

@@ -27,8 +27,8 @@ from rich.text import Text
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_json
 from anabranch.cli.screen import Column, console, fitted, folded, room, show
+from anabranch.config.network_location import running_file
 from anabranch.core.report import CursorReport, DepartureReport
-from anabranch.devnet.directory import running_file
 from anabranch.devnet.observe import NO_HTTP, ask
 from anabranch.node.status import LinkStatus, Status
 

@@ -47,7 +47,8 @@ from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Since, Subscription, Withheld
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import Subscription, Withheld
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern

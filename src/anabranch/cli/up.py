@@ -19,8 +19,8 @@ from anabranch.cli.output import print_json
 from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.cli.until_stopped import call_when_stopped
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.network_location import home_of
 from anabranch.devnet.control_channel import serve
-from anabranch.devnet.directory import home_of
 from anabranch.devnet.network import LocalNetwork
 from anabranch.devnet.sample_data import network_from
 from anabranch.devnet.supervisor import Change

@@ -18,7 +18,7 @@ over time. Rules:
    floats, texts and booleans keep their types.
 3. Both hold all attributes of an event, and no nulls.
 
-Kernels do the work (`kernels.entries`); the functions for a single event are the fallback for rows
+Kernels do the work (`kernels.variants`); the functions for a single event are the fallback for rows
 that the kernels cannot parse.
 
 Prior art: the binary encoding of variants is specified in the Apache Parquet repository.
@@ -36,13 +36,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anabranch.matching.kernels.message_pack import FLOAT, INTEGER, TEXT, TRUTH
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, Value
 from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.column_types import ARROW, ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
-from anabranch.spark.kernels import entries, gather, unpack
-from anabranch.spark.kernels.gather import SLACK_BYTES
+from anabranch.spark.kernels import unpack, variants
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
@@ -65,9 +65,9 @@ def array_of(
 def texts(data_type: pa.DataType, data: Bytes, count: int, table: SpotTable) -> pa.Array:
     """Texts, or bytes, at the positions in `data` that a table gives."""
     offsets = np.empty(count + 1, np.int32)
-    size = gather.place_texts(*table, offsets)
-    out = np.empty(size + gather.SLACK_BYTES, np.uint8)
-    gather.gather(data, *table, offsets, out)
+    size = unpack.place_texts(*table, offsets)
+    out = np.empty(size + unpack.SLACK_BYTES, np.uint8)
+    unpack.gather(data, *table, offsets, out)
     return array_of(data_type, count, None, offsets, out)
 
 
@@ -76,17 +76,17 @@ def values(kind: Kind, data: Bytes, count: int, table: ValueTable, floats: Float
     valid = np.zeros(-(-count // 8), np.uint8)
     if kind == "text":
         offsets = np.empty(count + 1, np.int32)
-        some, size = gather.place_values(*table, offsets, valid)
-        out = np.empty(size + gather.SLACK_BYTES, np.uint8)
-        gather.gather(data, *table[1:], offsets, out)
+        some, size = unpack.place_values(*table, offsets, valid)
+        out = np.empty(size + unpack.SLACK_BYTES, np.uint8)
+        unpack.gather(data, *table[1:], offsets, out)
         return array_of(pa.string(), count, None if some == count else valid, offsets, out)
     found: NDArray[np.generic]
     if kind == "truth":
         found = np.zeros(-(-count // 8), np.uint8)
-        some = gather.truths(*table, count, found, valid)
+        some = unpack.truths(*table, count, found, valid)
     elif kind == "integer":
         found = np.empty(count, np.int64)
-        some = gather.integers(*table, found, valid)
+        some = unpack.integers(*table, found, valid)
     else:
         found = np.empty(count, np.float64)
         some = floats(*table, found, valid)
@@ -102,11 +102,11 @@ class _Entries:
     def __init__(self, data: Bytes, fields: Words, rows: int) -> None:
         self.rows = rows
         self.offsets = np.empty(rows + 1, np.int32)
-        count = entries.count_entries(data, fields, self.offsets)
+        count = variants.count_entries(data, fields, self.offsets)
         self.names: Words = np.empty(count, np.int64)
         self.kinds: Bytes = np.empty(count, np.uint8)
         self.bits: Words = np.empty(count, np.int64)
-        entries.list_entries(data, fields, self.offsets, self.names, self.kinds, self.bits)
+        variants.list_entries(data, fields, self.offsets, self.names, self.kinds, self.bits)
 
 
 def as_map(data: Bytes, fields: Words, rows: int) -> pa.Array:
@@ -114,12 +114,12 @@ def as_map(data: Bytes, fields: Words, rows: int) -> pa.Array:
     found = _Entries(data, fields, rows)
     count = len(found.names)
     keys = _gathered(data, found.names)
-    integers = pa.array(found.bits[found.kinds == entries.INTEGER]).cast(pa.string())
-    floats = pa.array(found.bits[found.kinds == entries.FLOAT].view(np.float64)).cast(pa.string())
-    texts = _gathered(data, found.bits[found.kinds == entries.TEXT])
-    truths = pa.array(found.bits[found.kinds == entries.TRUTH] != 0).cast(pa.string())
+    integers = pa.array(found.bits[found.kinds == INTEGER]).cast(pa.string())
+    floats = pa.array(found.bits[found.kinds == FLOAT].view(np.float64)).cast(pa.string())
+    texts = _gathered(data, found.bits[found.kinds == TEXT])
+    truths = pa.array(found.bits[found.kinds == TRUTH] != 0).cast(pa.string())
     ranks: Words = np.empty(count, np.int64)
-    entries.rank(found.kinds, ranks)
+    variants.rank(found.kinds, ranks)
     together = pa.concat_arrays([texts, integers, floats, truths])
     values = pc.take(together, pa.array(ranks))
     return pa.MapArray.from_arrays(pa.array(found.offsets), keys, values)
@@ -129,12 +129,12 @@ def as_variant(data: Bytes, fields: Words, rows: int) -> pa.Array:
     """A column of variants, from the table of `kernels.unpack`."""
     found = _Entries(data, fields, rows)
     capacity = (
-        len(data) + entries.ENTRY_BYTES_MAX * len(found.names) + entries.OBJECT_BYTES_MAX * rows
+        len(data) + variants.ENTRY_BYTES_MAX * len(found.names) + variants.OBJECT_BYTES_MAX * rows
     )
     value_offsets, name_offsets = np.empty(rows + 1, np.int32), np.empty(rows + 1, np.int32)
     values, names = np.empty(capacity, np.uint8), np.empty(capacity, np.uint8)
     order = np.empty(int(np.diff(found.offsets).max(initial=0)), np.int64)
-    entries.write_variants(
+    variants.write_variants(
         data,
         found.offsets,
         found.names,
@@ -153,9 +153,9 @@ def as_variant(data: Bytes, fields: Words, rows: int) -> pa.Array:
 
 def _gathered(data: Bytes, spots: Words) -> pa.Array:
     offsets = np.empty(len(spots) + 1, np.int32)
-    size = entries.place_texts(spots, 1, 0, offsets)
-    out = np.empty(size + SLACK_BYTES, np.uint8)
-    entries.gather(data, spots, 1, 0, offsets, out)
+    size = unpack.place_texts(spots, 1, 0, offsets)
+    out = np.empty(size + unpack.SLACK_BYTES, np.uint8)
+    unpack.gather(data, spots, 1, 0, offsets, out)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.string(), len(spots), buffers)
 
@@ -301,7 +301,7 @@ class Columns:
         if wanted.single is not None:
             place = self._places[wanted.attribute]
             table = (self._kinds, self._bits, len(self._places), place)
-            return values(wanted.single, data, count, table, gather.floats)
+            return values(wanted.single, data, count, table, unpack.floats)
         if name == "stream":
             return pa.repeat(pa.scalar(stream, pa.string()), count)
         if name in _SPOTS:
@@ -309,9 +309,9 @@ class Columns:
             return texts(wanted.arrow_type, data, count, spots)
         out = np.empty(count, np.int64)
         if name in _TIMES:
-            gather.microseconds(self._fields, unpack.FIELDS, _TIMES[name], unpack.TIME, out)
+            unpack.microseconds(self._fields, unpack.FIELDS, _TIMES[name], unpack.TIME, out)
         else:
-            gather.pick(self._fields, unpack.FIELDS, _NUMBERS[name], out)
+            unpack.pick(self._fields, unpack.FIELDS, _NUMBERS[name], out)
         return array_of(wanted.arrow_type, count, None, out)
 
     # -- one by one -----------------------------------------------------------------------------

@@ -78,7 +78,7 @@ from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
-from anabranch.spark.kernels import described as at
+from anabranch.spark.kernels import pack as at
 from anabranch.spark.kernels import variants
 from anabranch.spark.kernels.pack import pack
 

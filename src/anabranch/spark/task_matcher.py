@@ -13,7 +13,7 @@ encoded event is not in plain form. Rules:
    and not verified again: the driver has verified it.
 3. Use from one thread at a time.
 
-Counting sweeps the index with tiles of events (`kernels.match_counts`). The more events a tile
+Counting sweeps the index with tiles of events (`kernels.row_search`). The more events a tile
 holds, the fewer times the index is read; a tile of a few megabytes fits into the shared CPU cache.
 An index can be swept if every subscription is a single conjunction that the kernels decide alone,
 without patterns.
@@ -43,7 +43,7 @@ from anabranch.matching.compiled import CompiledEngine
 from anabranch.matching.identities import StoredIdentities, StoredIds
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels import read_body as bound
+from anabranch.matching.kernels import read_event as bound
 from anabranch.matching.memory import Memory
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import RemoteError
@@ -51,10 +51,8 @@ from anabranch.model.event import Attributes, Value
 from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.attribute_columns import AttributeColumn
 from anabranch.spark.column_types import Kind
-from anabranch.spark.kernels import columnar as kernels
-from anabranch.spark.kernels import match_counts
-from anabranch.spark.kernels.columnar import search_rows
-from anabranch.spark.kernels.match_counts import sweep_rows
+from anabranch.spark.kernels import row_search
+from anabranch.spark.kernels.row_search import search_rows, sweep_rows
 
 _TILE_BYTES: Final = 8 << 20
 _ROWS_MIN: Final = 64
@@ -86,24 +84,24 @@ class Tiles:
         cells[self.rows * axes :][: len(unplaced)] = unplaced
         self._arrays: dict[int, NDArray[np.int64] | NDArray[np.int32] | NDArray[np.uint8]] = {
             each: np.empty(self.rows * axes, np.int64)
-            for each in (match_counts.LOWS, match_counts.HIGHS, match_counts.RESTS)
+            for each in (row_search.LOWS, row_search.HIGHS, row_search.RESTS)
         }
         self._arrays |= {
-            match_counts.CELLS: cells,
-            match_counts.UPPERS: np.empty(2 * self.rows * axes, np.int32),
-            match_counts.HEADS: np.full(clusters + 1, -1, np.int32),
-            match_counts.LINKS: np.empty(links, np.int32),
-            match_counts.LINK_ROWS: np.empty(links, np.int32),
-            match_counts.REACHED: np.empty(min(links, clusters + 1), np.int32),
-            match_counts.HERE: np.empty(self.rows, np.int32),
+            row_search.CELLS: cells,
+            row_search.UPPERS: np.empty(2 * self.rows * axes, np.int32),
+            row_search.HEADS: np.full(clusters + 1, -1, np.int32),
+            row_search.LINKS: np.empty(links, np.int32),
+            row_search.LINK_ROWS: np.empty(links, np.int32),
+            row_search.REACHED: np.empty(min(links, clusters + 1), np.int32),
+            row_search.HERE: np.empty(self.rows, np.int32),
         }
         #: Match counts by slot.
         self.counts = np.zeros(int(memory.context[at.SLOT_COUNT]), np.int64)
         #: Addresses of the arrays, as the kernels expect them.
-        self.words = np.zeros(match_counts.TILE_WORDS, np.int64)
+        self.words = np.zeros(row_search.TILE_WORDS, np.int64)
         for number, array in self._arrays.items():
             self.words[number] = array.ctypes.data
-        self.words[match_counts.ROWS] = self.rows
+        self.words[row_search.ROWS] = self.rows
 
     def by_entry(self, memory: Memory, entries: int) -> NDArray[np.int64]:
         """Match counts by entry."""
@@ -141,7 +139,7 @@ class Events(Protocol):
 
     @property
     def plan(self) -> Words:
-        """Addresses of the columns, see `kernels.columnar`."""
+        """Addresses of the columns, see `row_search.columnar`."""
         ...
 
     @property
@@ -342,10 +340,10 @@ Reader = Callable[[pa.RecordBatch], Events]
 
 #: Kind → Arrow type that is searched, and its number in the kernels.
 _PLAIN: dict[Kind, tuple[pa.DataType, int]] = {
-    "text": (pa.string(), kernels.TEXT),
-    "integer": (pa.int64(), kernels.INTEGER),
-    "float": (pa.float64(), kernels.FLOAT),
-    "truth": (pa.bool_(), kernels.TRUTH),
+    "text": (pa.string(), row_search.TEXT),
+    "integer": (pa.int64(), row_search.INTEGER),
+    "float": (pa.float64(), row_search.FLOAT),
+    "truth": (pa.bool_(), row_search.TRUTH),
 }
 
 
@@ -389,16 +387,16 @@ def _words(array: pa.Array, kind: int, attribute: int) -> list[int]:
     """The plan entry of one column."""
     buffers = array.buffers()
     validity = buffers[0] if array.null_count else None
-    letters = buffers[2] if kind in (kernels.TEXT, kernels.ENCODED) else None
+    letters = buffers[2] if kind in (row_search.TEXT, row_search.ENCODED) else None
     if array.type in (pa.large_string(), pa.large_binary()):
         kind += 1
-    words = [0] * kernels.PLAN_WORDS
-    words[kernels.ATTRIBUTE] = attribute
-    words[kernels.KIND] = kind
-    words[kernels.VALUES] = buffers[1].address
-    words[kernels.VALID] = 0 if validity is None else validity.address
-    words[kernels.LETTERS] = 0 if letters is None else letters.address
-    words[kernels.SKIP] = array.offset
+    words = [0] * row_search.PLAN_WORDS
+    words[row_search.ATTRIBUTE] = attribute
+    words[row_search.KIND] = kind
+    words[row_search.VALUES] = buffers[1].address
+    words[row_search.VALID] = 0 if validity is None else validity.address
+    words[row_search.LETTERS] = 0 if letters is None else letters.address
+    words[row_search.SKIP] = array.offset
     return words
 
 
@@ -410,7 +408,7 @@ class EncodedEvents:
     def __init__(self, bodies: pa.Array) -> None:
         self.rows: int = len(bodies)
         self._bodies = bodies
-        self.plan: Words = np.array(_words(bodies, kernels.ENCODED, 0), np.int64)
+        self.plan: Words = np.array(_words(bodies, row_search.ENCODED, 0), np.int64)
 
     def attributes(self, rows: Words) -> list[Attributes]:
         """See `task_matcher.Events`."""

@@ -17,7 +17,7 @@ from anabranch.cli.status import duration, size
 from tests.broker_parts import Brokers
 
 runner = CliRunner()
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 class Process:

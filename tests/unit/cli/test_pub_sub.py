@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from operator import le
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from anabranch.cli.output import iso_time
 from anabranch.cli.publish import Summary, _print, _Publishing
 from anabranch.cli.sources import Item, Source
 from anabranch.model.client_frames import Publish
+from anabranch.model.event import Event
 from tests.client_parts import Host, frames_of, run, until
 from tests.client_parts import network as brokers
 
@@ -46,7 +46,7 @@ def invoke(*arguments: str, stdin: str | bytes = "") -> Result:
 def keep(network: anabranch.Embedded, durable: str, filter: str = "TRUE") -> None:
     """Make the durable subscription that a later `sub` comes back to."""
     with anabranch.connect_blocking(*network.addresses, name=f"sub-{durable}") as client:
-        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=30)
+        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=120)
 
 
 def read(address: str, durable: str, count: int, filter: str = "TRUE") -> list[dict[str, object]]:
@@ -290,7 +290,7 @@ def test_an_interrupted_pub_tells_what_is_confirmed_and_where_to_go_on(
 
 
 def test_an_interrupt_before_the_first_event_is_told() -> None:
-    publishing = _Publishing(Source(given={"n": 1}), {}, 0.0)
+    publishing = _Publishing(Source(given={"n": 1}), Event, 0.0)
     assert publishing.interruption() == "no event was published"
 
 
@@ -302,13 +302,13 @@ def test_an_interrupt_tells_of_events_with_unknown_outcome() -> None:
     async def story() -> None:
         async with brokers("a") as (a,):
             a.stall(True)
-            publishing = _Publishing(Source(given={}, json_lines="-"), {}, 0.0)
+            publishing = _Publishing(Source(given={}, json_lines="-"), Event, 0.0)
             async with await Way(addresses=[a.address]).connect() as client:
                 publishing._client = client
                 for line in (1, 2):
                     await publishing._publish(client, Item(line, {"n": line}))
                     await until(partial(_has_frames, a, line))
-                client.abandon(anabranch.ClosedError("interrupted"))
+                client._parts.abandon(anabranch.ClosedError("interrupted"))
             assert publishing.interruption() == (
                 "0 events confirmed, 2 with unknown outcome; continue with --from-line 1"
                 " (publishes those with unknown outcome again)"
@@ -367,16 +367,17 @@ def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
 def test_events_are_counted_by_the_broker_they_went_to() -> None:
     async def story() -> None:
         async with brokers("a", "b") as (a, b):
-            source = Source(given={"n": 1}, repeats=100)
+            source = Source(given={"n": 1}, repeats=300)
             way = Way(addresses=[a.address, b.address])
-            work = asyncio.create_task(_Publishing(source, {}, 500.0).run(way))
-            await until(lambda: len(frames_of(a, Publish)) > 10)
-            a.cut_clients()
+            work = asyncio.create_task(_Publishing(source, Event, 500.0).run(way))
+            await until(lambda: any(len(frames_of(host, Publish)) > 3 for host in (a, b)))
+            first, second = (a, b) if frames_of(a, Publish) else (b, a)
+            first.cut_clients()
             summary = await work
-            ticks = [len(host.ever) for host in (a, b)]
-            assert (summary.published, summary.broker) == (100, "b")
+            assert (summary.published, summary.broker) == (300, second.name)
             assert summary.origins.keys() == {"a", "b"}
-            assert all(map(le, summary.origins.values(), ticks))
+            for host in (a, b):
+                assert summary.origins[host.name] <= len(host.ever)
 
     run(story)
 
@@ -492,7 +493,7 @@ def test_an_interrupt_acknowledges_what_was_printed(network: anabranch.Embedded)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["attributes"] == {"n": 1}
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (0, b"1 event\n")
     invoke("pub", network.addresses[0], "n=2")
     assert attributes(read(network.addresses[0], "interrupted", 1)) == [{"n": 2}]

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch
-from anabranch.client.subscription import Arrivals, Received, Subscription, Withheld
+from anabranch.client.subscription import Received, Subscription, Withheld
+from anabranch.client.subscription_state import Arrivals
 from anabranch.model.event import Control, Event
 from tests.client_parts import run, until
 

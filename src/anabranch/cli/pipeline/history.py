@@ -33,7 +33,8 @@ from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Since, Subscription
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import Subscription
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS

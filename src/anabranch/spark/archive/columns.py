@@ -57,6 +57,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anabranch.matching.kernels.message_pack import FLOAT, INTEGER, TEXT, TRUTH
 from anabranch.matching.sieve import Sieve
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
@@ -65,7 +66,8 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
 from anabranch.spark.columns import Bytes, Words, array_of, texts, values
-from anabranch.spark.kernels import described, discovery, restore, unpack
+from anabranch.spark.kernels import pack as described
+from anabranch.spark.kernels import restore, unpack
 
 #: An attribute, and one of its kinds.
 Pair = tuple[str, Kind]
@@ -198,7 +200,7 @@ _NS: Final = 1_000
 _Row = tuple[int, int, Event]
 #: Kernels number kinds from 1 on.
 _NUMBERED: Final[tuple[tuple[int, Kind], ...]] = tuple(
-    zip((unpack.TEXT, unpack.INTEGER, unpack.FLOAT, unpack.TRUTH), KINDS, strict=True)
+    zip((TEXT, INTEGER, FLOAT, TRUTH), KINDS, strict=True)
 )
 _map_decoder = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
@@ -265,14 +267,14 @@ class Tabling:
             if found is None:
                 return None
             width = len(self._names)
-            row = discovery.find_kinds(
+            row = unpack.find_kinds(
                 found.data, found.fields, count, found.kinds, width, found.masks
             )
             if row == count:
                 break
             rounds += 1
             self._learn(found, range(row, count if rounds > _ROUNDS_MAX else row + 1))
-        if not discovery.read_controls(found.data, found.fields, count, found.controls):
+        if not unpack.read_controls(found.data, found.fields, count, found.controls):
             return None
         return found
 
@@ -289,7 +291,7 @@ class Tabling:
             data,
             count,
             np.empty(count * unpack.FIELDS, np.int64),
-            np.empty(count * discovery.CONTROLS, np.int64),
+            np.empty(count * unpack.CONTROLS, np.int64),
             np.empty(count * width, np.uint8),
             np.empty(count * width, np.int64),
             np.zeros(width, np.int64),
@@ -326,7 +328,7 @@ class Tabling:
                 if mask >> number & 1:
                     table = (found.kinds, found.bits, len(self._names), place)
                     arrays[draft_name((name, kind))] = values(
-                        kind, found.data, found.count, table, discovery.only_floats
+                        kind, found.data, found.count, table, unpack.only_floats
                     )
         return arrays
 
@@ -336,7 +338,7 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         return found.fields[column :: unpack.FIELDS]
 
     def control(column: int) -> Words:
-        return found.controls[column :: discovery.CONTROLS]
+        return found.controls[column :: unpack.CONTROLS]
 
     logged, stamps = field(unpack.TIME), field(unpack.STAMP)
     moments = np.where(stamps == 0, logged, stamps)
@@ -345,7 +347,7 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "contentType": (found.fields, unpack.FIELDS, unpack.CONTENT_TYPE),
         "correlationId": (found.fields, unpack.FIELDS, unpack.CORRELATION),
         "payload": (found.fields, unpack.FIELDS, unpack.PAYLOAD),
-        "eventStream": (found.controls, discovery.CONTROLS, discovery.EVENT_STREAM),
+        "eventStream": (found.controls, unpack.CONTROLS, unpack.EVENT_STREAM),
     }
     arrays = {
         name: texts(OWN[name], found.data, found.count, place) for name, place in spots.items()
@@ -358,11 +360,11 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "seq": _plain("seq", field(unpack.SEQUENCE)),
         "timestamp": _plain("timestamp", moments // _NS),
         "timestampNanos": pa.array((stamps % _NS).astype(np.int32), mask=stamps == 0),
-        "priority": _plain("priority", control(discovery.PRIORITY).astype(np.int32)),
-        "timeLimitNanos": _limits(control(discovery.TIME_LIMIT)),
-        "hopLimit": _limits(control(discovery.HOP_LIMIT)),
-        "levelLimit": _limits(control(discovery.LEVEL_LIMIT)),
-        "destinations": _destinations(found, control(discovery.DESTINATIONS)),
+        "priority": _plain("priority", control(unpack.PRIORITY).astype(np.int32)),
+        "timeLimitNanos": _limits(control(unpack.TIME_LIMIT)),
+        "hopLimit": _limits(control(unpack.HOP_LIMIT)),
+        "levelLimit": _limits(control(unpack.LEVEL_LIMIT)),
+        "destinations": _destinations(found, control(unpack.DESTINATIONS)),
     }
     return {name: arrays[name] for name in OWN}
 

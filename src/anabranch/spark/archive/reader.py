@@ -57,7 +57,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.client.subscription import Since, read_since
+from anabranch.client.subscribe_request import Since, read_since
 from anabranch.model.client_frames import Fetched
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import LocalError
