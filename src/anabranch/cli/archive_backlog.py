@@ -63,7 +63,6 @@ def on_missing(chosen: Missing) -> OnMissing:
 
 
 def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
-    """The pipeline options for the network that a command selects."""
     place = way.place()
     texts = {"brokers": ",".join(place.addresses), "streams": streams}
     texts["durableSubscription"] = cursor
@@ -75,7 +74,6 @@ def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
 
 
 def backlog_of(archive: Path, filter: str, way: Way, missing: OnMissing) -> "Backlog":
-    """The archived events that match a filter."""
     try:
         from anabranch.spark.archive.reader import Backlog  # noqa: PLC0415 - needs Arrow
     except ImportError as error:

@@ -77,7 +77,6 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 10.0
 
     def place(self) -> Place:
-        """Resolve the options to addresses and protection."""
         file = self._network()
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)

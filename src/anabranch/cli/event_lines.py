@@ -60,7 +60,6 @@ class Lines:
         return bool(self._count) and self.shown >= self._count
 
     def head(self) -> None:
-        """Print the heading, if the format has one."""
         if self._form is Format.table:
             typer.echo(self.columns)
 
@@ -86,7 +85,6 @@ class Printer(Lines):
 
 
 def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str, object]:
-    """The JSON document of an event."""
     more: dict[str, object] = {}
     control = event.control
     if event.payload:
@@ -108,12 +106,10 @@ def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str,
 
 
 def line(event: Event, stream: str, tick: int, time_ns: int) -> str:
-    """An event in columns."""
     return f"{iso_time(time_ns, 3)}  {stream:12}  {tick:>8}  {shown(event)}"
 
 
 def shown(event: Event) -> str:
-    """Attributes and payload size as text."""
     words = " ".join(f"{name}={_cell(value)}" for name, value in event.attributes.items())
     return f"{words} (+{len(event.payload)} bytes)" if event.payload else words
 
@@ -136,7 +132,6 @@ class MatchPrinter(Lines):
 
 
 def match_document(matched: Matched) -> Mapping[str, object]:
-    """The JSON document of a match."""
     received = matched.received
     return {
         "pattern": matched.pattern,
@@ -159,7 +154,6 @@ def _event_document(each: PartEvent) -> Mapping[str, object]:
 
 
 def match_line(matched: Matched) -> str:
-    """A match in columns."""
     events = "; ".join(map(_event_words, matched.events))
     return f"{iso_time(matched.last_ns, 3)}  {matched.pattern:24}  {events}"
 
@@ -194,7 +188,6 @@ class RecordLines:
         self._as_json = as_json
 
     def line(self, tick: int, data: bytes) -> str | None:
-        """The line of one record; None if it is skipped."""
         record = decode_record(data)
         if isinstance(record, EventRecord):
             event = decode_event(record.body, STORED_LIMITS)

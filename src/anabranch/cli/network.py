@@ -110,7 +110,6 @@ def _create_secret_file(path: Path, out: Path) -> None:
 
 
 def with_secret(text: str, name: str) -> str:
-    """The text of an example with a `secret_file`."""
     head, key, rest = text.partition("revision = 1\n")
     assert key, "an example has a revision"
     lines = "# Shared secret of the brokers; mode 0600, on every machine, never in a repository.\n"
@@ -152,13 +151,11 @@ def certificates(
 
 
 def example(shape: ShapeName) -> str:
-    """The commented example of a shape."""
     place = resources.files("anabranch.config") / "examples" / f"{shape}.toml"
     return place.read_text(encoding="utf-8")
 
 
 def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
-    """The JSON document of `check`."""
     network = file.network
     return {
         "network": file.name,

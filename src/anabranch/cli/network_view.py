@@ -20,7 +20,6 @@ from anabranch.model.network import Network
 
 
 def picture(file: NetworkFile) -> Iterator[str]:
-    """The network, line by line."""
     is_mesh = isinstance(file.shape, MeshShape)
     return _mesh_neighbours(file.network) if is_mesh else _tree_drawing(file.network)
 

@@ -107,7 +107,6 @@ def room(screen: Console) -> int:
 
 
 def show(screen: Console, *parts: RenderableType) -> None:
-    """Print tables and lines at their own width."""
     if not screen.is_terminal:
         screen.width = _WIDTH_MAX
     for part in parts:

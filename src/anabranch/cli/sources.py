@@ -151,7 +151,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         lines.end()
 
     async def items(self) -> AsyncIterator[Item]:
-        """All events, in order."""
         if self.file == STDIN:
             lines, number = _lines_of(self), 0
             async for line in piped_lines():

@@ -101,7 +101,6 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
-    """The whole output, in order."""
     statuses = [each.status for each in asked if each.status is not None]
     indent = 2 + max(len(name) + 2 for name in ["all", *(status.broker for status in statuses)])
     rows = [[each.name, *_cells(each.status)] for each in asked]
@@ -146,7 +145,6 @@ def _cells(status: Status | None) -> list[str]:
 
 
 def links_up(status: Status) -> str:
-    """Links that are up, of all links."""
     return f"{sum(link.is_up for link in status.links)}/{len(status.links)}"
 
 
@@ -319,7 +317,6 @@ def _departure(departure: DepartureReport) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes as text."""
     for unit in _UNITS:
         if count < 1_000 or unit == _UNITS[-1]:
             break
@@ -328,7 +325,6 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as text."""
     whole = int(seconds)
     days, hours, minutes = whole // 86_400, whole // 3_600 % 24, whole // 60 % 60
     if days:

@@ -217,7 +217,6 @@ def _check(wanted: Wanted) -> None:
 
 
 def read_since(text: str) -> Since:
-    """Parse `--since`."""
     if text == "now":
         return "now"
     if text == "beginning":

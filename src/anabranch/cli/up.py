@@ -125,7 +125,6 @@ class _Show:
 
 
 def line_of(change: Change) -> str:
-    """A state change of one broker."""
     return f"{change.name}: {change.state}{f', {change.text}' if change.text else ''}"
 
 

@@ -110,7 +110,6 @@ class _Entries:
 
 
 def as_map(data: Bytes, fields: Words, rows: int) -> pa.Array:
-    """A column of maps, from the table of `kernels.unpack`."""
     found = _Entries(data, fields, rows)
     count = len(found.names)
     keys = _gathered(data, found.names)
@@ -126,7 +125,6 @@ def as_map(data: Bytes, fields: Words, rows: int) -> pa.Array:
 
 
 def as_variant(data: Bytes, fields: Words, rows: int) -> pa.Array:
-    """A column of variants, from the table of `kernels.unpack`."""
     found = _Entries(data, fields, rows)
     capacity = (
         len(data) + variants.ENTRY_BYTES_MAX * len(found.names) + variants.OBJECT_BYTES_MAX * rows
@@ -169,7 +167,6 @@ def _binary(offsets: NDArray[np.int32], data: Bytes) -> pa.Array:
 
 
 def map_of(attributes: Mapping[str, Value]) -> list[tuple[str, str]]:
-    """The attributes of one event as a map."""
     return [
         (name, value if isinstance(value, str) else pa.scalar(value).cast(pa.string()).as_py())
         for name, value in attributes.items()
@@ -177,7 +174,6 @@ def map_of(attributes: Mapping[str, Value]) -> list[tuple[str, str]]:
 
 
 def variant_of(attributes: Mapping[str, Value]) -> dict[str, bytes]:
-    """The attributes of one event as a variant."""
     # Java compares strings by UTF-16 code units.
     names = sorted(attributes, key=lambda name: name.encode("utf-16-be"))
     encoded = [name.encode() for name in names]

@@ -191,7 +191,6 @@ def _kind(words: str, data_type: DataType) -> Kind:
 
 
 def _check_names(parts: list[Part]) -> None:
-    """Raise `LocalError` if two columns become the same part."""
     seen: dict[tuple[Role, str], str] = {}
     for part in parts:
         key = (part.role, part.attribute)
@@ -404,7 +403,6 @@ class Drafting:
             ) from error
 
     def _column(self, place: int) -> str:
-        """The name of the column described at this index."""
         if place >= at.FIRST_ATTRIBUTE:
             return self._attributes[place - at.FIRST_ATTRIBUTE].column
         slot = at.ENTRIES if place in {at.KEYS, at.VALUES} else place

@@ -141,7 +141,6 @@ def read_range(
 def pieces(
     connection: Fetcher, options: Options, tick_range: Range, subscription: str
 ) -> Iterator[Fetched]:
-    """Fetch responses that together cover the range."""
     first, last = tick_range.first, tick_range.end - 1
     while first <= last:
         try:

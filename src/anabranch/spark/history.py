@@ -222,12 +222,10 @@ def _paths(reader: ArchiveReader, spans: Sequence[Span]) -> list[str]:
 
 
 def frame_schema(columns: Sequence[ColumnName]) -> StructType:
-    """Spark schema of a frame over an archive with these columns."""
     return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=False)
 
 
 def arrow_schema(columns: Sequence[ColumnName]) -> pa.Schema:
-    """Arrow schema of a frame over an archive with these columns."""
     fields = [pa.field("stream", pa.string())]
     fields += [pa.field(name, form) for name, form in OWN.items()]
     fields += [pa.field(each.name, ARROW[each.kind]) for each in columns]
@@ -247,11 +245,9 @@ class _TailTask(msgspec.Struct, frozen=True, kw_only=True):
     parts: Sequence[Span]
 
     def discovering(self) -> "_DiscoverTask":
-        """A task that reports which columns occur."""
         return _DiscoverTask(self)
 
     def reading(self, columns: Sequence[ColumnName]) -> "_ReadTask":
-        """A task that returns rows with these columns."""
         return _ReadTask(self, columns)
 
     def batches(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

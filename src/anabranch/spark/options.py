@@ -259,7 +259,6 @@ def _nearest(name: str) -> str:
 
 
 def _check_conflicts(options: Options) -> None:
-    """Reject options that contradict each other."""
     if options.starting_time_ns is not None and options.starting_offsets is not None:
         raise OptionError("startingTimestamp", "conflicts with startingOffsets; set only one")
     if isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict):

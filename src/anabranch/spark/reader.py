@@ -147,7 +147,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     # -- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """First offsets of a query without a checkpoint."""
         seen = self._look()
         assert self._survey is not None
         options = self._options
@@ -162,7 +161,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return Position(seen.network, start).offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit set by `maxOffsetsPerTrigger`."""
         ticks_max = self._options.offsets_per_trigger_max
         return ReadMaxRows(ticks_max) if ticks_max else ReadAllAvailable()
 
@@ -173,7 +171,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, object], limit: ReadLimit
     ) -> dict[str, object]:
-        """End offsets of the next micro-batch."""
         position = read_position(start)
         before = self._seen
         seen = self._look()

@@ -205,7 +205,6 @@ def chosen(master: str | None = None) -> str:
 
 
 def prepare_environment() -> None:
-    """Set environment variables for processes that Spark starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "JAVA_HOME" not in os.environ:

@@ -113,7 +113,6 @@ _HOUR_S: Final = 3_600
 
 
 def with_days(events: DataFrame, time: str = "") -> DataFrame:
-    """Add the columns DATE, STREAM and TIME."""
     if time and time not in events.columns:
         raise LocalError(f"no column {time!r}; the columns are {', '.join(events.columns)}")
     found = time or next((name for name in _TIMES if name in events.columns), "")
@@ -145,7 +144,6 @@ SCHEMA: Final = f"{DATE} date, {STREAM} string, one string, other string, events
 
 
 def paired_attributes(columns: Sequence[AttributeColumn]) -> list[str]:
-    """The attributes whose pairs are counted."""
     return list(dict.fromkeys(each.attribute for each in columns))[:PAIRED_MAX]
 
 
@@ -228,7 +226,6 @@ _NO_VALUE: Final = "_nothing"
 
 
 def sketched(events: DataFrame, columns: Sequence[AttributeColumn]) -> DataFrame:
-    """The parts of events that have the columns DATE and STREAM."""
     if not columns:
         # The streams are empty, or have only payloads: no part has a value.
         nothing = events.withColumn(_NO_VALUE, sf.lit(None).cast("string"))
@@ -373,7 +370,6 @@ def summarised(parts: Parts) -> list[StreamStatistics]:
 
 
 def _by_stream(frame: DataFrame) -> dict[str, list[Row]]:
-    """The rows of a small frame, grouped by stream."""
     found: dict[str, list[Row]] = {}
     for row in frame.collect():
         found.setdefault(row[STREAM], []).append(row)
@@ -381,7 +377,6 @@ def _by_stream(frame: DataFrame) -> dict[str, list[Row]]:
 
 
 def _query(sketches: DataFrame) -> DataFrame:
-    """Query the sketches."""
     ranks = sf.array(*map(sf.lit, _RANKS))
     has_values = sf.kll_sketch_get_n_double("quantiles") > 0
     return merged(sketches, [STREAM]).select(
@@ -443,7 +438,6 @@ def _pairs(frame: DataFrame) -> dict[str, list[Pair]]:
 
 
 def _attribute(rows: list[Row]) -> AttributeStatistics:
-    """Merge the kinds of one attribute."""
     kinds = {row.kind: row for row in rows}
     truths = kinds.get("truth")
     numbers, texts = kinds.get("number"), kinds.get("text")
@@ -581,7 +575,6 @@ class State:
     # -- reading --------------------------------------------------------------------------------
 
     def fresh(self, events: DataFrame) -> DataFrame:
-        """The events that are not counted yet."""
         missing = {"stream", "tick"} - set(events.columns)
         if missing:
             raise StateError(
@@ -600,7 +593,6 @@ class State:
         return events.where(reduce(lambda one, other: one | other, streams, unknown))
 
     def parts(self, spark: SparkSession) -> Parts | None:
-        """All counted parts; None if there are none."""
         if not self.known.generations:
             return None
         frames = [

@@ -101,11 +101,9 @@ class Subscriptions:
                 raise SubscriptionsError(f"ids {name} and '{name}' are ambiguous; keep only one")
 
     def keep(self, path: Path) -> None:
-        """Copy the snapshot to a permanent path."""
         copy(self.path, path)
 
     def close(self) -> None:
-        """Remove temporary files."""
         if self._directory is not None:
             atexit.unregister(self.close)
             shutil.rmtree(self._directory, ignore_errors=True)

@@ -93,7 +93,6 @@ class Survey:
         return self._options.streams
 
     def look(self, *, everything: bool = False) -> SurveyResult:
-        """Survey the wanted streams, or with `everything` all of them."""
         described = self._described()
         if described is None:
             assert self._seen is not None
@@ -120,7 +119,6 @@ class Survey:
         return found
 
     def close(self) -> None:
-        """Disconnect from all brokers."""
         for each in (self._guide, *self._fetchers.values()):
             if each is not None:
                 each.close()

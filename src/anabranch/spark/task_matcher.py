@@ -104,7 +104,6 @@ class Tiles:
         self.words[row_search.ROWS] = self.rows
 
     def by_entry(self, memory: Memory, entries: int) -> NDArray[np.int64]:
-        """Match counts by entry."""
         slots = np.nonzero(self.counts)[0]
         found = np.zeros(entries, np.int64)
         found[memory.arrays[at.SLOT_ENTRY][slots]] = self.counts[slots]
@@ -139,7 +138,7 @@ class Events(Protocol):
 
     @property
     def plan(self) -> Words:
-        """Addresses of the columns, see `row_search.columnar`."""
+        """Addresses of the columns, see `kernels.row_search`."""
         ...
 
     @property
@@ -147,9 +146,7 @@ class Events(Protocol):
         """Whether the events are encoded rather than columns."""
         ...
 
-    def attributes(self, rows: Words) -> list[Attributes]:
-        """Attributes of some events, to decide doubtful entries."""
-        ...
+    def attributes(self, rows: Words) -> list[Attributes]: ...
 
 
 class Matcher:
@@ -278,19 +275,16 @@ class Matcher:
     # -- ids ------------------------------------------------------------------------------------
 
     def named(self, owners: Integers) -> pa.Array:
-        """The ids of owners, as a column."""
         numbers = self._engine.named(owners, self.ids.by_entry)
         return pa.array(numbers) if self.ids.are_integers else self.texts.take(pa.array(numbers))
 
     def counted(self) -> Words:
-        """Match counts by subscription number."""
         firsts, counts = self.ids.firsts, self.counts
         if self._tiles is not None:
             counts = counts + self._tiles.by_entry(self._engine.memory, len(counts))
         return np.where(firsts >= 0, counts[firsts], 0)
 
     def forget(self) -> None:
-        """Reset the counts."""
         self.counts[:] = 0
         self.doubts_decided = 0
         if self._tiles is not None:
@@ -327,7 +321,6 @@ def _joined(parts: Sequence[Integers]) -> Integers:
 def _inserted(
     owners: Integers, ends: Words, decided: list[tuple[int, int]]
 ) -> tuple[Integers, Words]:
-    """Insert additional owners into their rows."""
     rows = np.array([row for row, _ in decided], np.int64)
     added = np.array([owner for _, owner in decided], np.int32)
     whole = np.insert(owners, ends[rows + 1], added)
@@ -366,7 +359,6 @@ class ColumnEvents:
         self.plan: Words = np.array(words, np.int64).reshape(-1)
 
     def attributes(self, rows: Words) -> list[Attributes]:
-        """See `task_matcher.Events`."""
         found: list[dict[str, Value]] = [{} for _ in range(len(rows))]
         chosen = pa.array(rows)
         for each, array in zip(self._columns, self._arrays, strict=True):
@@ -411,7 +403,6 @@ class EncodedEvents:
         self.plan: Words = np.array(_words(bodies, row_search.ENCODED, 0), np.int64)
 
     def attributes(self, rows: Words) -> list[Attributes]:
-        """See `task_matcher.Events`."""
         return [self._decoded(row) for row in rows.tolist()]
 
     def _decoded(self, row: int) -> Attributes:

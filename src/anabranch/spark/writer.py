@@ -272,7 +272,6 @@ def _stage(
 
 
 def _reported(messages: Messages) -> list[Staged]:
-    """Messages of the tasks that succeeded, ordered by partition."""
     found = [each for each in messages if isinstance(each, Staged)]
     return sorted(found, key=lambda each: each.partition)
 

@@ -206,18 +206,15 @@ _map_decoder = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
 
 def draft_name(pair: Pair) -> str:
-    """The temporary name of a column."""
     return f"{pair[1]}:{pair[0]}"
 
 
 def pair_of(name: str) -> Pair:
-    """The attribute and kind of a temporary name."""
     kind, _, attribute = name.partition(":")
     return attribute, msgspec.convert(kind, Kind)
 
 
 def too_many(columns_max: int, names: Sequence[str]) -> LocalError:
-    """The error for an unbounded number of attribute names."""
     return LocalError(
         f"events have more than {columns_max} distinct attributes, such as"
         f" {', '.join(map(repr, names[-3:]))}: names that are data cannot be columns; publish them"
@@ -302,7 +299,6 @@ class Tabling:
         return found if is_plain else None
 
     def _learn(self, found: _Unpacked, rows: Iterable[int]) -> None:
-        """Add the names of some rows."""
         learned: dict[str, None] = {}
         for row in rows:
             place = int(found.fields[row * unpack.FIELDS + unpack.ATTRIBUTES])
@@ -489,7 +485,6 @@ class Restoring:
         self._table[restore.FIRST_ATTRIBUTE :, described.NAME_LENGTH] = np.diff(starts)
 
     def rows(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
-        """The wanted rows of a batch, and their number."""
         count = batch.num_rows
         # Keep a reference to the arrays: the kernel has only their addresses.
         table, arrays = self._described(batch)
@@ -505,7 +500,6 @@ class Restoring:
         return out[:size].tobytes(), len(wanted)
 
     def _wanted(self, batch: pa.RecordBatch, maps: Bytes, stops: Words) -> Words:
-        """Indexes of the wanted rows."""
         is_wanted = np.ones(len(stops), np.bool_)
         if self._now_ns is not None and batch.column("timeLimitNanos").null_count < len(stops):
             is_wanted = self._are_alive(batch, self._now_ns)

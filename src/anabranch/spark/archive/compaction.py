@@ -173,7 +173,6 @@ class CompactTask(msgspec.Struct, frozen=True):
     groups: Sequence[list[File]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes group numbers, returns answers."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
@@ -223,7 +222,6 @@ def join_files(directory: Path, files: Sequence[File]) -> File:
 
 
 def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The union of the columns of chunk files."""
     names = {column.name: column.pair for each in schemas for column in columns_in(each)}
     fields = [pa.field(name, form) for name, form in OWN.items()]
     fields += [attribute_field(name, names[name]) for name in sorted(names)]
@@ -231,7 +229,6 @@ def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of chunk files in row groups."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for place in places:
@@ -246,7 +243,6 @@ def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Add missing columns to a batch as nulls."""
     present = set(batch.schema.names)
     arrays = [
         batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)

@@ -100,7 +100,6 @@ def fields_of(columns: Sequence[AttributeColumn]) -> list[str]:
 
 
 def schema_of(columns: Sequence[AttributeColumn]) -> StructType:
-    """The schema of findings."""
     attributes = StructType()
     for name, each in zip(fields_of(columns), columns, strict=True):
         attributes = attributes.add(name, _SPARK[each.kind])
@@ -144,7 +143,6 @@ class FindingRows:
         return len(self._findings)
 
     def add(self, findings: StepResult) -> None:
-        """Add the matches and overflows of a step."""
         for match in findings.matches:
             for part, event in ((each.part, each.event) for each in match.contributions):
                 self._put(part, event.stream, event.tick, event)
@@ -158,7 +156,6 @@ class FindingRows:
         self._close(LATE, None)
 
     def add_timeless(self, streams: Iterable[str | None], ticks: Iterable[int | None]) -> None:
-        """Add events without a known time."""
         for stream, tick in zip(streams, ticks, strict=True):
             self._put(None, stream, tick, None)
             self._close(NO_TIME, None)
@@ -226,7 +223,6 @@ class _Run:
         self._names = names
 
     def findings(self, table: pa.Table) -> pa.Table:
-        """The findings in the rows of one bucket."""
         wish, scheme = self._wish, self._scheme
         rows, timeless = timed(table)
         rows = in_order(rows)
@@ -294,7 +290,6 @@ _ORDER = [("time_ns", "ascending"), ("stream", "ascending"), ("tick", "ascending
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    """Sort rows in event order."""
     return table.take(pc.sort_indices(table, sort_keys=_ORDER))
 
 
@@ -308,7 +303,6 @@ def timed(table: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def placed(table: pa.Table, columns: Sequence[AttributeColumn]) -> list[PlacedEvent]:
-    """The events of a table, with the attributes of these columns."""
     keys = [table[name].to_pylist() for name in ("stream", "tick", "time_ns")]
     return list(map(PlacedEvent, *keys, _attributes(table, columns)))
 
@@ -340,7 +334,6 @@ Batches = Iterator[pa.RecordBatch]
 def followed(
     routed: DataFrame, wish: DetectionJob, names: Sequence[str], schema: StructType
 ) -> DataFrame:
-    """Findings in a stream of routed rows."""
     sent = routed.mapInArrow(_send, _SENT).withWatermark("clock", "0 seconds")
     found = sent.groupBy("bucket").applyInPandasWithState(
         _BucketTask(wish, names), _PIECE, _STATE, "append", GroupStateTimeout.EventTimeTimeout
@@ -373,7 +366,6 @@ def _send(batches: Batches) -> Batches:
 
 
 def _pieces(buffered: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One chunk per bucket."""
     whole = pa.Table.from_batches(buffered)
     whole = whole.take(pc.sort_indices(whole, sort_keys=[("bucket", "ascending")]))
     numbers = whole["bucket"].to_numpy()
