@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import anabranch
 from anabranch.cli.main import app
+from anabranch.cli.pipeline.spark_io import told_plainly
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
@@ -272,7 +273,8 @@ def with_session_of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) 
 
     @contextmanager
     def session_of_tests(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield spark
+        with told_plainly():
+            yield spark
 
     command = import_module("anabranch.cli.pipeline.history")
     monkeypatch.setattr(command, "spark_session", session_of_tests)
