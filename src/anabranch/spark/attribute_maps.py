@@ -9,7 +9,7 @@ time. Rules:
    floats, texts and booleans keep their types.
 3. Both hold all attributes of an event, and no nulls.
 
-This module keeps no state. Kernels do the work (`kernels.entries`); the functions for a single
+This module keeps no state. Kernels do the work (`kernels.variants`); the functions for a single
 event are the fallback for rows that the kernels cannot parse.
 
 Prior art: the binary encoding of variants is specified in the Apache Parquet repository.

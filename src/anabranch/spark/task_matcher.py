@@ -13,7 +13,7 @@ encoded event is not in plain form. Rules:
    and not verified again: the driver has verified it.
 3. Use from one thread at a time.
 
-Counting sweeps the index with tiles of events (`kernels.match_counts`). The more events a tile
+Counting sweeps the index with tiles of events (`kernels.row_search`). The more events a tile
 holds, the fewer times the index is read; a tile of a few megabytes fits into the shared CPU cache.
 An index can be swept if every subscription is a single conjunction that the kernels decide alone,
 without patterns.
@@ -125,7 +125,7 @@ class Events(Protocol):
 
     @property
     def plan(self) -> Words:
-        """Addresses of the columns, see `kernels.columnar`."""
+        """Addresses of the columns, see `kernels.row_search`."""
         ...
 
     @property
