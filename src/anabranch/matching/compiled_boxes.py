@@ -141,7 +141,7 @@ Kernel = Callable[[Words, Words, bool, Words], None]
 
 
 class CompiledBoxes(Generic[H]):
-    """The kernels of `kernels.look` and `kernels.covered` over an engine of their own."""
+    """The kernels `look` and `covered` over an engine of their own."""
 
     def __init__(self, make: Make[H], limits: Limits = DEFAULT_LIMITS) -> None:
         self._make = make

@@ -2,7 +2,7 @@
 
 Compiling takes a minute or two. In a thread it would slow down the event loop all that time, and
 the process could not exit before it finished, because an interrupted compiler crashes. Therefore a
-child process compiles into the cache on disk (`kernels.cache`), and this process loads the result
+child process compiles into the cache on disk (`kernels.machine`), and this process loads the result
 in about a second.
 
 Rules

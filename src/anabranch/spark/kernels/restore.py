@@ -1,6 +1,6 @@
 """Encoding of archive columns as rows of encoded events, as a broker would send them.
 
-Columns are described as in `described`. The attribute maps are written first, concatenated, so that
+Columns are described as in `pack`. The attribute maps are written first, concatenated, so that
 a filter can evaluate them; then the wanted rows are written around them. The output equals that of
 `model.encoding` for the same event, with attributes in the order of the columns. Rules:
 
