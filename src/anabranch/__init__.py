@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         NotAdvertisedError,
         PatternRefusedError,
         PatternUnknownError,
+        PublishNotSentError,
         PublishRefusedError,
         PublishUnknownError,
         RequestTimeoutError,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from anabranch.client.options import ClientOptions
     from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
     from anabranch.client.stream_reader import Fetcher
-    from anabranch.client.subscription import Received, Subscription, Withheld
+    from anabranch.client.subscription import OrderNotKept, Received, Subscription, Withheld
     from anabranch.devnet.embedded import Embedded, embedded
 
 __version__ = "0.2.0"
@@ -92,6 +93,7 @@ _LAZY = {
             "NotAdvertisedError",
             "PatternRefusedError",
             "PatternUnknownError",
+            "PublishNotSentError",
             "PublishRefusedError",
             "PublishUnknownError",
             "RequestTimeoutError",
@@ -103,7 +105,7 @@ _LAZY = {
         "client.errors",
     ),
     "ClientOptions": "client.options",
-    **dict.fromkeys(("Received", "Withheld"), "client.subscription"),
+    **dict.fromkeys(("OrderNotKept", "Received", "Withheld"), "client.subscription"),
     "Subscription": "client.subscription",
     **dict.fromkeys(("Embedded", "embedded"), "devnet.embedded"),
 }
@@ -139,6 +141,7 @@ __all__ = [
     "Matched",
     "Matches",
     "NotAdvertisedError",
+    "OrderNotKept",
     "PartEvent",
     "Pattern",
     "PatternError",
@@ -146,6 +149,7 @@ __all__ = [
     "PatternRefusedError",
     "PatternSubscription",
     "PatternUnknownError",
+    "PublishNotSentError",
     "PublishRefusedError",
     "PublishUnknownError",
     "Received",

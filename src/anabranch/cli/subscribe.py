@@ -40,7 +40,7 @@ from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Since, Subscription, Withheld
+from anabranch.client.subscription import OrderNotKept, Since, Subscription, Withheld
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
@@ -303,6 +303,7 @@ class _Run:
             since=since,
             window=wanted.window,
             on_withheld=say_withheld,
+            on_order_not_kept=say_order_not_kept,
             must_exist=must_exist or wanted.unsubscribe,
         )
 
@@ -342,6 +343,10 @@ def _note_resumed(name: str) -> None:
         " ignored. To start elsewhere, delete it with --unsubscribe first",
         err=True,
     )
+
+
+def say_order_not_kept(notice: OrderNotKept) -> None:
+    typer.echo(str(notice), err=True)
 
 
 def say_withheld(hole: Withheld) -> None:

@@ -34,7 +34,13 @@ from anabranch.client.errors import ClosedError
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, PublishOptions
-from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
+from anabranch.client.subscription import (
+    OnOrderNotKept,
+    OnWithheld,
+    Received,
+    Since,
+    Subscription,
+)
 from anabranch.model.event import EventId, Value
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -440,6 +446,7 @@ class BlockingClient(BlockingPatternUser):
         window: int | None = None,
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
@@ -458,6 +465,7 @@ class BlockingClient(BlockingPatternUser):
             window=window,
             manual_ack=manual_ack,
             on_withheld=on_withheld,
+            on_order_not_kept=on_order_not_kept,
             new=new,
             must_exist=must_exist,
             wait=wait,

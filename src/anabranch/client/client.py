@@ -45,17 +45,17 @@ from anabranch.client.requests import REPLY_TO, Requests, inbox_filter
 from anabranch.client.state_file import ClientState
 from anabranch.client.stream_reader import Fetches, LogReader
 from anabranch.client.subscription import (
+    OnOrderNotKept,
     OnWithheld,
     Received,
     Since,
     Subscription,
-    SubscriptionEpisodes,
     check_durable,
     check_existence,
     read_filter,
     read_wish,
 )
-from anabranch.client.subscriptions import Subscriptions
+from anabranch.client.subscriptions import SubscriptionEpisodes, Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.config.tls import client_context
 from anabranch.core.session.effects import (
@@ -69,6 +69,7 @@ from anabranch.core.session.effects import (
     TellOfBatch,
     TellPublishRefused,
 )
+from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event, EventId, Value
@@ -97,6 +98,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         limits: Limits,
         state: ClientState | None,
         trace: Trace | None,
+        order: PublisherOrder,
     ) -> None:
         self.name = name
         self._is_named = is_named
@@ -107,7 +109,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._trace = trace
         self._incarnation = 0
         self._closed: ClosedError | None = None
-        self._outbox = Outbox(name, options, self._next_incarnation, trace)
+        self._outbox = Outbox(name, options, self._next_incarnation, order, trace)
         self._subscriptions = Subscriptions(
             name,
             options=options,
@@ -187,8 +189,9 @@ class Client(BatchWriter, LogReader, PatternUser):
 
         Returns the event's id. Raises `EventError` if the event is invalid, `NotAdvertisedError` if
         it matches none of the client's advertisements, `PublishRefusedError` if the origin will
-        never accept it, `PublishUnknownError` if its outcome cannot be determined, and `ClockError`
-        if this machine's clock is too far behind.
+        never accept it, `PublishUnknownError` if its outcome cannot be determined,
+        `PublishNotSentError` if it waited behind such an event, and `ClockError` if this machine's
+        clock is too far behind.
         """
         return await (await self.publish_soon(attributes, **how))
 
@@ -244,6 +247,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         window: int | None = None,
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
@@ -267,6 +271,8 @@ class Client(BatchWriter, LogReader, PatternUser):
           when the next one is requested.
         - `on_withheld`: A function to call with each `Withheld` range, instead of raising
           `WithheldError`.
+        - `on_order_not_kept`: A function to call with each `OrderNotKept` notice, instead of
+          logging a warning.
         - `new`: State that the durable subscription does not exist, which saves the lookup.
         - `must_exist`: Fail instead of creating a durable subscription that does not exist.
 
@@ -290,7 +296,7 @@ class Client(BatchWriter, LogReader, PatternUser):
             is_new=new,
             must_exist=must_exist,
         )
-        subscription = self._subscriptions.subscribe(wish, on_withheld)
+        subscription = self._subscriptions.subscribe(wish, on_withheld, on_order_not_kept)
         try:
             await subscription.wait_until_it_stands()
             if wait and wish.quality != "best-effort":
@@ -423,6 +429,11 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._fetches.moved()
         self._patterns.moved()
 
+    def publisher_gave_up(self, reason: str) -> None:
+        """Fail the events whose origin has not answered in time."""
+        self._outbox.give_up(reason)
+        self._advertisements.settled()
+
     def publisher_moved(self) -> None:
         """Send events to the new origin from now on."""
         assert self._connections.origin is not None
@@ -533,8 +544,15 @@ async def connect(
     trace_file = None
     try:
         trace_file = None if trace is None else Trace(Path(trace))
+        order = PublisherOrder(options.order, options.order_within_s, options.order_stated_s)
         connections = BrokerConnections(
-            parsed, name=client_name, network=network, tls=context, options=options, limits=limits
+            parsed,
+            name=client_name,
+            network=network,
+            tls=context,
+            options=options,
+            limits=limits,
+            order=order,
         )
         is_named = name is not None or persisted is not None
         client = Client(
@@ -545,6 +563,7 @@ async def connect(
             limits=limits,
             state=persisted,
             trace=trace_file,
+            order=order,
         )
     except BaseException:
         if persisted is not None:

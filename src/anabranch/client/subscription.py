@@ -14,10 +14,14 @@ Rules:
    was being processed. With `manual_ack` only `ack` counts.
 3. Window. At most `window` unprocessed events are held here. When the window is full, the broker
    pauses a durable subscription and cuts any other, which raises `SubscriptionCutError`.
-4. Withheld. No silent loss: reading raises `WithheldError` for every range that will not be
+4. Order. The events of one publisher come in the order of publication, if the publisher wants that
+   (`ClientOptions.order`). Before an event that may come earlier than it should, because its
+   predecessors cannot be reached, `on_order_not_kept` is called, or a warning is logged.
+   `order_not_kept` counts these notices. Each is about one incarnation of one publisher.
+5. Withheld. No silent loss: reading raises `WithheldError` for every range that will not be
    delivered, and continues after it. With `on_withheld`, that function is called instead. Missing
    transient events are not an error; `withheld_ticks` counts them too.
-5. End. After the end, events that have arrived can still be read. After a cut, reading raises at
+6. End. After the end, events that have arrived can still be read. After a cut, reading raises at
    once: the unread events of a durable subscription go to its next owner, those of any other are
    lost.
 
@@ -27,6 +31,7 @@ has one.
 
 import asyncio
 import heapq
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -49,6 +54,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
 
 _UNPUBLISHED = EventId("", 0, 0)
+_log = logging.getLogger("anabranch.client")
 
 
 class Received(msgspec.Struct, frozen=True, eq=False):
@@ -99,7 +105,32 @@ class Withheld(msgspec.Struct, frozen=True):
     episode: str = ""
 
 
-Item = Received | Withheld
+class OrderNotKept(msgspec.Struct, frozen=True):
+    """The event at this tick, and later ones of its publisher's incarnation, may come before
+    earlier events of the publisher.
+
+    It follows everything up to tick `after` of the stream `origin`, and the broker has waited in
+    vain for that (`order_within_s` of the broker).
+    """
+
+    subscription: str
+    stream: str
+    tick: int
+    publisher: str
+    incarnation: int
+    origin: str
+    after: int
+    episode: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"order not kept: events of {self.publisher!r} from tick {self.tick} of"
+            f" {self.stream!r} on may come before its events up to tick {self.after} of"
+            f" {self.origin!r}"
+        )
+
+
+Item = Received | Withheld | OrderNotKept
 
 
 class Arrivals:
@@ -107,8 +138,8 @@ class Arrivals:
 
     Each stream has its own queue. The next item is the head of one of these queues: the one with
     the highest priority and, among equal priorities, the one that arrived first. Priority therefore
-    decides between streams and never reorders one stream. Withheld ranges are queued like events,
-    with the default priority.
+    decides between streams and never reorders one stream, and an event comes after those that it
+    names in `after`. Withheld ranges and notices are queued like events, with the default priority.
 
     The number of queued events is bounded by the window, which the broker respects.
     """
@@ -128,7 +159,7 @@ class Arrivals:
     @property
     def next_event(self) -> Received | None:
         """The next item if it is an event, otherwise None."""
-        item = self._queues[self._heads[0][2]][0][1] if self._heads else None
+        item = self._queues[self._next_stream()][0][1] if self._heads else None
         return item if isinstance(item, Received) else None
 
     def add(self, item: Item) -> None:
@@ -144,9 +175,13 @@ class Arrivals:
     def take(self) -> Item:
         """Remove and return the next item; there must be one."""
         heads = self._heads
-        stream = heads[0][2]
+        stream = self._next_stream()
         queue = self._queues[stream]
         item = queue.popleft()[1]
+        if stream != heads[0][2]:
+            self._heads = heads = [head for head in heads if head[2] != stream]
+            heapq.heapify(heads)
+            heapq.heappush(heads, (0, 0, stream))
         if queue:
             number, first = queue[0]
             heapq.heapreplace(heads, (-_priority(first), number, stream))
@@ -157,6 +192,31 @@ class Arrivals:
                 # Most of many subscriptions are empty; clearing the dict releases its memory.
                 self._queues.clear()
         return item
+
+    def _next_stream(self) -> str:
+        """The stream whose head comes next."""
+        stream = self._heads[0][2]
+        # An honest `after` leads to no stream twice.
+        for _ in self._heads:
+            before = self._blocking(self._queues[stream][0][1])
+            if before is None:
+                break
+            stream = before
+        return stream
+
+    def _blocking(self, item: Item) -> str | None:
+        """A stream with unread ticks that this item follows; None if there is none."""
+        if not isinstance(item, Received):
+            return None
+        for origin, tick in item.event.header.control.after:
+            queue = self._queues.get(origin)
+            if queue is not None and origin != item.stream and _first_tick(queue[0][1]) <= tick:
+                return origin
+        return None
+
+
+def _first_tick(item: Item) -> int:
+    return item.first if isinstance(item, Withheld) else item.tick
 
 
 def _priority(item: Item) -> int:
@@ -293,6 +353,7 @@ def check_window(window: int) -> int:
 
 
 OnWithheld = Callable[[Withheld], None]
+OnOrderNotKept = Callable[[OrderNotKept], None]
 
 
 class Reply(Protocol):
@@ -348,7 +409,9 @@ class Subscription:
         "is_unclaimed",
         "moved",
         "name",
+        "on_order_not_kept",
         "on_withheld",
+        "order_not_kept",
         "was_resumed",
         "wish",
         "withheld_ticks",
@@ -359,12 +422,14 @@ class Subscription:
         owner: SubscriptionOwner,
         wish: SubscribeRequest,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
     ) -> None:
         self._owner = owner
         self.wish = wish
         #: Unique in the network for a durable subscription, otherwise in this client.
         self.name = wish.name
         self.on_withheld = on_withheld
+        self.on_order_not_kept = on_order_not_kept
         #: Whether the call that created it was cancelled and no other call has claimed it since.
         self.is_unclaimed = False
         self._loop = asyncio.get_running_loop()
@@ -389,6 +454,8 @@ class Subscription:
         self.episode = ""
         #: The number of ticks reported to the application as withheld.
         self.withheld_ticks = 0
+        #: The number of notices that a publisher's order was not kept.
+        self.order_not_kept = 0
         #: Whether the subscription is durable and existed before; `since` was ignored then.
         self.was_resumed = False
 
@@ -495,7 +562,10 @@ class Subscription:
             item = self._take()
             if isinstance(item, Received):
                 return item
-            self._report_withheld(item)
+            if isinstance(item, OrderNotKept):
+                self._report_order(item)
+            else:
+                self._report_withheld(item)
         if self._is_over:
             if self._failure is not None:
                 raise self._failure
@@ -520,6 +590,8 @@ class Subscription:
 
     def _take(self) -> Item:
         item = self._arrivals.take()
+        if isinstance(item, OrderNotKept):
+            return item
         self._in_progress[item.stream] = item.tick if isinstance(item, Received) else item.last
         trace = self._owner.trace
         if trace is not None and isinstance(item, Received):
@@ -535,6 +607,16 @@ class Subscription:
             self.on_withheld(withheld)
         elif withheld.reason != "transient":
             raise WithheldError(self.name, withheld.stream, *span, withheld.reason)
+
+    def _report_order(self, notice: OrderNotKept) -> None:
+        self.order_not_kept += 1
+        if self._owner.trace is not None:
+            event_id = EventId(notice.publisher, notice.incarnation, 0)
+            self._owner.trace.order_not_kept(notice.episode, notice.stream, notice.tick, event_id)
+        if self.on_order_not_kept is not None:
+            self.on_order_not_kept(notice)
+        else:
+            _log.warning("subscription %r: %s", self.name, notice)
 
     # -- acknowledging --------------------------------------------------------------------------
 
@@ -631,12 +713,14 @@ class Subscription:
 
     def arrived(self, item: Item) -> None:
         """Queue an item for the application."""
-        tick = item.tick if isinstance(item, Received) else item.first
-        ticks = self._open.get(item.stream)
-        if ticks is None:
-            self._open[item.stream] = [tick]
-        else:
-            ticks.append(tick)
+        # A notice is about an event that is still to come, so it is not acknowledged.
+        if not isinstance(item, OrderNotKept):
+            tick = _first_tick(item)
+            ticks = self._open.get(item.stream)
+            if ticks is None:
+                self._open[item.stream] = [tick]
+            else:
+                ticks.append(tick)
         self._arrivals.add(item)
         if self._waiting:
             self._wake_waiters()
@@ -683,44 +767,3 @@ class Subscription:
         if trace is not None and self.episode:
             trace.ended(self.episode, self._ended.result())
             self.episode = ""
-
-
-class SubscriptionEpisodes:
-    """Names the episodes of a client's subscriptions and writes them to the trace.
-
-    An episode is one uninterrupted guarantee to a subscription. A subscription may live through
-    several of them (`check.history`, rule 4): a reliable one that lost its connection and was
-    renewed, or a durable one in a new process. The name of an episode holds the client, the
-    subscription and a number that no other process uses, so that traces of several processes can be
-    merged. An event belongs to the episode in which it arrived, even if the application reads it
-    after the next episode has begun.
-    """
-
-    def __init__(self, client: str, life: int, trace: Trace | None) -> None:
-        self._client = client
-        self._life = life
-        self._count = 0
-        self.trace = trace
-
-    def begin(
-        self, subscription: Subscription, start: str, edge: str, latest_start: Mapping[str, int]
-    ) -> None:
-        """Begin an episode for a subscription; its previous one ends."""
-        self.end(subscription)
-        self._count += 1
-        subscription.episode = f"{self._client}/{subscription.name}#{self._life}.{self._count}"
-        if self.trace is not None:
-            wish = subscription.wish
-            asked = (wish.filter, wish.quality, start, edge)
-            self.trace.subscribed(subscription.episode, *asked, latest_start=latest_start)
-
-    def started(self, subscription: Subscription, stream: str, tick: int) -> None:
-        """Record the start on a stream."""
-        if self.trace is not None:
-            self.trace.started(subscription.episode, stream, tick)
-
-    def end(self, subscription: Subscription) -> None:
-        """End the current episode of a subscription."""
-        if self.trace is not None and subscription.episode:
-            self.trace.cut(subscription.episode)
-        subscription.episode = ""

@@ -26,19 +26,23 @@ State: the part in `ClientState` is durable. The rest is lost with the process, 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from anabranch.client.broker_connections import BrokerConnection
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
 from anabranch.client.state_file import ClientState
 from anabranch.client.subscription import (
+    OnOrderNotKept,
     OnWithheld,
+    OrderNotKept,
     Received,
     Reply,
     SubscribeRequest,
     Subscription,
-    SubscriptionEpisodes,
     Withheld,
 )
+from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import (
     DeliverToApplication,
     ResumePoint,
@@ -46,6 +50,7 @@ from anabranch.core.session.effects import (
     StartKind,
     TellCut,
     TellEnded,
+    TellOrderNotKept,
     TellRefused,
     TellStands,
     TellStart,
@@ -57,6 +62,10 @@ from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
 from anabranch.model.limits import Limits
+
+_OfSubscription = (
+    TellStart | TellWithheld | TellOrderNotKept | TellStands | TellEnded | TellCut | TellRefused
+)
 
 
 class Debounce:
@@ -212,6 +221,47 @@ class Acknowledgements:
         self._save_timer.cancel()
 
 
+class SubscriptionEpisodes:
+    """Names the episodes of a client's subscriptions and writes them to the trace.
+
+    An episode is one uninterrupted guarantee to a subscription. A subscription may live through
+    several of them (`check.history`, rule 4): a reliable one that lost its connection and was
+    renewed, or a durable one in a new process. The name of an episode holds the client, the
+    subscription and a number that no other process uses, so that traces of several processes can be
+    merged. An event belongs to the episode in which it arrived, even if the application reads it
+    after the next episode has begun.
+    """
+
+    def __init__(self, client: str, life: int, trace: Trace | None) -> None:
+        self._client = client
+        self._life = life
+        self._count = 0
+        self.trace = trace
+
+    def begin(
+        self, subscription: Subscription, start: str, edge: str, latest_start: Mapping[str, int]
+    ) -> None:
+        """Begin an episode for a subscription; its previous one ends."""
+        self.end(subscription)
+        self._count += 1
+        subscription.episode = f"{self._client}/{subscription.name}#{self._life}.{self._count}"
+        if self.trace is not None:
+            wish = subscription.wish
+            asked = (wish.filter, wish.quality, start, edge)
+            self.trace.subscribed(subscription.episode, *asked, latest_start=latest_start)
+
+    def started(self, subscription: Subscription, stream: str, tick: int) -> None:
+        """Record the start on a stream."""
+        if self.trace is not None:
+            self.trace.started(subscription.episode, stream, tick)
+
+    def end(self, subscription: Subscription) -> None:
+        """End the current episode of a subscription."""
+        if self.trace is not None and subscription.episode:
+            self.trace.cut(subscription.episode)
+        subscription.episode = ""
+
+
 class Subscriptions:
     """All subscriptions of one client. See the rules at the top of this module."""
 
@@ -246,16 +296,22 @@ class Subscriptions:
 
     # -- the application ------------------------------------------------------------------------
 
-    def subscribe(self, wish: SubscribeRequest, on_withheld: OnWithheld | None) -> Subscription:
+    def subscribe(
+        self,
+        wish: SubscribeRequest,
+        on_withheld: OnWithheld | None,
+        on_order_not_kept: OnOrderNotKept | None = None,
+    ) -> Subscription:
         """Create a subscription, or resume a durable one."""
         existing = self._all.get(wish.name)
         if existing is not None and existing.is_unclaimed and existing.wish == wish:
             existing.is_unclaimed, existing.on_withheld = False, on_withheld
+            existing.on_order_not_kept = on_order_not_kept
             return existing
         if existing is not None:
             what = f"this client already has a subscription {wish.name!r}"
             raise DuplicateIdError(f"{what}; read from it, or choose another name")
-        subscription = Subscription(self, wish, on_withheld)
+        subscription = Subscription(self, wish, on_withheld, on_order_not_kept)
         resume_point = (
             self._state.standing(wish.name) if self._state and wish.quality == "durable" else None
         )
@@ -424,9 +480,7 @@ class Subscriptions:
 
     def hear(self, effect: SessionEffect) -> None:
         """Handle an effect that concerns a subscription."""
-        if not isinstance(
-            effect, TellStart | TellWithheld | TellStands | TellEnded | TellCut | TellRefused
-        ):
+        if not isinstance(effect, _OfSubscription):
             return
         subscription = self._all.get(effect.subscription)
         if subscription is None:
@@ -439,6 +493,10 @@ class Subscriptions:
         elif isinstance(effect, TellWithheld):
             span = (effect.stream, effect.first, effect.last, effect.reason)
             subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
+        elif isinstance(effect, TellOrderNotKept):
+            subscription.arrived(
+                OrderNotKept(**msgspec.structs.asdict(effect), episode=subscription.episode)
+            )
         elif isinstance(effect, TellStands):
             subscription.was_resumed |= subscription.name in self._looking_up
             self._looking_up.discard(subscription.name)

@@ -22,7 +22,7 @@ def taken(arrivals: Arrivals) -> list[tuple[str, int]]:
     items = []
     while arrivals:
         item = arrivals.take()
-        items.append((item.stream, item.tick if isinstance(item, Received) else item.first))
+        items.append((item.stream, item.first if isinstance(item, Withheld) else item.tick))
     return items
 
 

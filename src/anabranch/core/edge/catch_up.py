@@ -13,7 +13,9 @@ runs. Rules:
    version includes the subscription. Ticks that it has already received are skipped.
 3. The origin has matched the filter. The edge checks time limits, hop limits and destinations, as
    for live events.
-4. Ticks that the log no longer has are reported to the client as withheld and skipped.
+4. A position that must not deliver an event yet, because the event follows others in another
+   stream, stops before it and requests nothing until it may (`publisher_order`).
+5. Ticks that the log no longer has are reported to the client as withheld and skipped.
 
 `HoldRequests` asks origins to retain events for positions that a client brings from elsewhere.
 """
@@ -29,6 +31,7 @@ from anabranch.core.edge.delivery import (
     is_match,
     read,
 )
+from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, hole_runs
 from anabranch.core.edge.state import EdgeState
 from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
@@ -41,8 +44,9 @@ from anabranch.model.version import NOTHING
 class CatchUp:
     """Brings subscriptions up to date. See the rules at the top of this module."""
 
-    def __init__(self, state: EdgeState, delivery: LiveDelivery) -> None:
+    def __init__(self, state: EdgeState, delivery: LiveDelivery, order: PublisherOrder) -> None:
         self._state = state
+        self._order = order
         self._delivery = delivery
 
     # -- decide ---------------------------------------------------------------------------------
@@ -55,7 +59,7 @@ class CatchUp:
     def settle_stream(self, now: float, stream: EdgeStream) -> None:
         """Continue catch-up after the reorder buffer advanced."""
         for place in list(stream.behind.values()):
-            if not place.ask and place.subscription.room > 0:
+            if not place.ask and place.subscription.room > 0 and not place.waits():
                 self.settle(now, place)
 
     def settle_subscription(self, now: float, subscription: EdgeSubscription) -> None:
@@ -67,23 +71,26 @@ class CatchUp:
     def settle(self, now: float, place: StreamPosition) -> None:
         """Advance a position as far as possible, and request a replay if that is not enough."""
         line, subscription = place.stream.line, place.subscription
-        if subscription.room < 1 or place.mode != "behind":
+        if subscription.room < 1 or place.mode != "behind" or place.waits():
             return
         if line.is_placed and subscription.version is not None:
             if place.sent < line.position:
                 recent = line.recent.after(place.sent)
                 if recent is not None:
                     self._feed(now, place, recent, line.position, is_matched=False)
+                    if place.waits():
+                        return
             if place.sent >= line.position and line.version >= subscription.version:
-                self._go_live(place)
+                self._go_live(now, place)
                 return
         if not place.ask and (not line.is_placed or place.sent < line.position):
             self._ask(now, place)
 
-    def _go_live(self, place: StreamPosition) -> None:
+    def _go_live(self, now: float, place: StreamPosition) -> None:
         self._state.requests.close(place.ask)
         place.ask = 0
         self._delivery.enter(place)
+        self._order.caught_up(now, place)
 
     def _ask(self, now: float, place: StreamPosition) -> None:
         state, subscription = self._state, place.subscription
@@ -124,6 +131,7 @@ class CatchUp:
         if last > place.sent:
             self._delivery.withhold(place, place.sent + 1, last, "retention")
             place.sent = last
+            self._order.caught_up(now, place)
         self.settle(now, place)
 
     def _close_replay(self, place: StreamPosition) -> None:
@@ -168,13 +176,15 @@ class CatchUp:
             self._delivery.flush(place)
         elif place.sent - place.told >= PROGRESS_TICKS:
             self._delivery.tell_through(place)
+        self._order.caught_up(now, place)
 
     def _is_version_missing(self, place: StreamPosition, run: Run) -> bool:
         version = place.subscription.version
         return version is None or version > run.version
 
     def _take_run(self, now: float, place: StreamPosition, run: Run, is_matched: bool) -> bool:
-        """Deliver one run that is not silent; False if the window is full."""
+        """Deliver one run that is not silent; False if the window is full or the event must
+        wait."""
         envelope = None if run.datum is None else read(run, self._state.limits)
         if envelope is not None:
             assert run.datum is not None
@@ -183,6 +193,9 @@ class CatchUp:
             if not is_addressed(envelope, place.subscription.client):
                 return True
             if is_matched or is_match(run, envelope, place.subscription.filter):
+                follows = envelope.header.control.after
+                if follows and not self._delivery.may_deliver(now, place, run.first, envelope):
+                    return False
                 return self._delivery.push(place, run.datum)
         if run.reason:
             self._delivery.flush(place)

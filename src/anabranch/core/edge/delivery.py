@@ -18,11 +18,13 @@ in several if one would be too large. A silent range costs one comparison of ver
 4. *Slow consumers.* When a window or session is full, a durable subscription falls back to
    catch-up; any other is closed with a reason. Best-effort subscriptions receive events across
    gaps.
-5. *Portions.* Runs that are too much work for one step (`is_heavy`) stay in the reorder buffer and
+5. *Order.* A position that must not deliver an event yet, because the event follows others in
+   another stream, falls back to catch-up before it (`publisher_order`).
+6. *Portions.* Runs that are too much work for one step (`is_heavy`) stay in the reorder buffer and
    are delivered in portions (`deliver_held`): a bounded number of runs, or one run to a bounded
    number of subscriptions, after a bounded number of checks. Other stimuli are handled between two
    portions, never within one run.
-6. *Progress.* `through` advances with silence too. Report it to clients occasionally so that they
+7. *Progress.* `through` advances with silence too. Report it to clients occasionally so that they
    can acknowledge it. The cost per tick or per second is bounded regardless of the number of
    subscriptions.
 
@@ -42,6 +44,7 @@ from bisect import bisect_right
 from collections.abc import Generator, Hashable, Iterator, Sequence
 
 from anabranch.core.edge.cursors import Cursors
+from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run
 from anabranch.core.edge.state import EdgeState, StartStored
 from anabranch.core.edge.subscriptions import (
@@ -153,8 +156,15 @@ PROGRESS_CROWD = 256
 class LiveDelivery:
     """Delivers released runs to live subscriptions. See the rules at the top of this module."""
 
-    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
+    def __init__(
+        self,
+        state: EdgeState,
+        cursors: Cursors,
+        unsubscription: Unsubscription,
+        order: PublisherOrder,
+    ) -> None:
         self._state = state
+        self._order = order
         self._cursors = cursors
         self._unsubscription = unsubscription
         #: Bounds of one portion: subscriptions started, runs looked up, subscriptions that receive
@@ -323,9 +333,15 @@ class LiveDelivery:
             wanted = self._matches_of(now, stream, run)
         assert datum is not None
         live, tick = stream.live, datum.tick
+        # An event that the index has matched without decoding it follows nothing.
+        envelope = run.envelope
+        follower = envelope if envelope is not None and envelope.header.control.after else None
         for key in wanted:
             place = live.get(key)
             if place is None or tick <= place.sent:
+                continue
+            if follower is not None and not self.may_deliver(now, place, tick, follower):
+                stream.fall_back(place, tick - 1)
                 continue
             if not place.batch:
                 touched.append(place)
@@ -350,6 +366,15 @@ class LiveDelivery:
             for key, place in places
             if place is not None and is_addressed(envelope, place.subscription.client)
         ]
+
+    def may_deliver(self, now: float, place: StreamPosition, tick: int, envelope: Envelope) -> bool:
+        """Whether an event that states what it follows may be delivered now; if it may only because
+        the position cannot wait any longer, the client is told."""
+        verdict = self._order.verdict(now, place, tick, envelope)
+        if verdict == "tell":
+            self.flush(place, tick - 1)
+            self._order.tell(place, tick, envelope)
+        return verdict != "wait"
 
     def push(self, place: StreamPosition, datum: Datum) -> bool:
         """Add an event to the next frame; False if the window or the session is full."""

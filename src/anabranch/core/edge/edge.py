@@ -11,6 +11,7 @@ to the module that handles it:
     unsubscribe     ends subscriptions, ownership of durable ones, client sessions
     delivery        live delivery; limits and destinations of events
     catch_up        replays; requests to origins to retain events
+    publisher_order events of one publisher that are in several streams
     cursors         what is on disk; `Done` messages to origins
     subscriptions   the records, and requests that are repeated until answered
     reorder_buffer  order of a stream, and its gaps
@@ -36,6 +37,7 @@ from anabranch.core.contract import Recovered
 from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import LiveDelivery, Wanted
+from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
     AttachStored,
@@ -121,8 +123,9 @@ class Edge:
         self.wants = state.wants
         self._cursors = Cursors(state)
         self._unsubscription = Unsubscription(state, self._cursors)
-        self._delivery = LiveDelivery(state, self._cursors, self._unsubscription)
-        self._catch_up = CatchUp(state, self._delivery)
+        self._order = PublisherOrder(state)
+        self._delivery = LiveDelivery(state, self._cursors, self._unsubscription, self._order)
+        self._catch_up = CatchUp(state, self._delivery, self._order)
         self._ownership = Ownership(state, self._cursors, self._unsubscription)
         self._hold_requests = HoldRequests(
             state, self._cursors, self._unsubscription, self._catch_up, self._ownership
@@ -366,6 +369,7 @@ class Edge:
             state.begin()
             stream.timed(0, 0)
             self._schedule_gap_check(now, stream)
+            self._order.passed(now, stream)
             if stream.line.has_ready:
                 state.backlog[name] = stream
             state.touch(now)
@@ -398,8 +402,14 @@ class Edge:
         if ready or stream.waiting:
             self._delivery.advance(now, stream, ready, wanted)
         self._schedule_gap_check(now, stream)
+        self._order.passed(now, stream)
         if len(stream.behind) > self._settled_max:
-            wanting = (p for p in stream.behind.values() if not p.ask and p.subscription.room > 0)
+            behind = stream.behind.values()
+            wanting = (
+                place
+                for place in behind
+                if not place.ask and place.subscription.room > 0 and not place.waits()
+            )
             self._settle_later(now, wanting)
         elif stream.behind:
             self._catch_up.settle_stream(now, stream)
@@ -551,6 +561,8 @@ class Edge:
         state.out += state.requests.repeat(now)
         if state.lines_at <= now:
             self._check_gaps(now)
+        if self._order.next_at <= now:
+            self._order.time_passed(now)
         if state.done_at <= now:
             state.done_at = float("inf")
             for stream in state.streams.values():
@@ -563,7 +575,7 @@ class Edge:
         state = self._state
         if state.has_backlog:
             return state.backlog_at
-        at = min(state.done_at, state.lines_at, state.requests.next_at)
+        at = min(state.done_at, state.lines_at, state.requests.next_at, self._order.next_at)
         return None if at == float("inf") else at
 
 

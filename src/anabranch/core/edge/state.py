@@ -155,6 +155,9 @@ class EdgeState:
         #: Streams on which more subscriptions can start.
         self.starting: dict[str, EdgeStream] = {}
         self.backlog_at = 0.0
+        #: Waits for the order of publishers so far, and those that were in vain.
+        self.order_waits = 0
+        self.order_not_kept = 0
         self.out: list[PartRequest] = []
         #: Session number → the last frame to it, if it may still grow.
         self._delivering: dict[int, _Delivering] = {}

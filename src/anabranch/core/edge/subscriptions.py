@@ -34,6 +34,7 @@ from typing import Literal
 from anabranch.core.edge.reorder_buffer import DOUBLINGS_MAX, ReorderBuffer
 from anabranch.core.part_requests import CarryTo, PartRequest
 from anabranch.model.client_frames import Quality, Subscribe
+from anabranch.model.event import After, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import AnyCarried, Found
@@ -126,6 +127,53 @@ class LowestNeeded:
         self._ticks = list(self._places)
         heapify(self._ticks)
         self._sweep_at = max(2 * self._count, _SWEPT_MIN)
+
+
+#: The share of the elapsed time by which patience grows.
+_PATIENCE_RECOVERY = 0.1
+
+
+class OrderWait:
+    """A position that waits before an event for other streams (`publisher_order`)."""
+
+    __slots__ = ("after", "event_id", "other", "place", "tick", "unmet", "until")
+
+    def __init__(
+        self,
+        place: "StreamPosition",
+        tick: int,
+        event_id: EventId,
+        after: After,
+        until: float,
+    ) -> None:
+        self.place = place
+        self.tick = tick
+        self.event_id = event_id
+        self.after = after
+        self.until = until
+        #: The pair that it waits for now,
+        self.unmet = ("", 0)
+        #: and the position whose progress it waits for; None: the stream's.
+        self.other: StreamPosition | None = None
+
+
+class PlaceOrder:
+    """Waits of one position."""
+
+    __slots__ = ("given_up", "patience_at", "patience_s", "wait")
+
+    def __init__(self, patience_s: float, now: float) -> None:
+        self.wait: OrderWait | None = None
+        #: The time that it could wait at `patience_at`.
+        self.patience_s = patience_s
+        self.patience_at = now
+        #: Publisher → the incarnation that has been given up (rule 3).
+        self.given_up: dict[str, int] = {}
+
+    def patience(self, now: float, most_s: float) -> float:
+        """How long it can wait now."""
+        recovered = _PATIENCE_RECOVERY * (now - self.patience_at)
+        return min(most_s, self.patience_s + max(0.0, recovered))
 
 
 Mode = Literal["holding", "starting", "live", "behind"]
@@ -248,6 +296,7 @@ class StreamPosition:
         "mode",
         "move",
         "needs",
+        "order",
         "sent",
         "start",
         "stream",
@@ -286,12 +335,18 @@ class StreamPosition:
         self.ask = 0
         #: Number of the pending hold request; 0 if none.
         self.hold = 0
+        #: Its waits for other streams (`publisher_order`); None if it never had to wait.
+        self.order: PlaceOrder | None = None
         if subscription.quality != "best-effort":
             stream.needed.enter(self, start - 1)
 
     def covers(self, tick: int) -> bool:
         """Whether everything after a tick is at or after this position's start."""
         return tick >= self.start - 1
+
+    def waits(self) -> bool:
+        """Whether it waits before an event for other streams."""
+        return self.order is not None and self.order.wait is not None
 
     @property
     def through(self) -> int:

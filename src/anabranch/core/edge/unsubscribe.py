@@ -52,6 +52,7 @@ class Unsubscription:
             state.requests.close(place.ask)
             state.requests.close(place.hold)
             place.ask = place.hold = 0
+            place.order = None
         for stream in state.streams.values():
             stream.waiting.pop(subscription.key, None)
         self.stop_claims(subscription)
@@ -130,6 +131,7 @@ class Unsubscription:
             place.stream.leave(place)
             self._state.requests.close(place.ask)
             place.ask = 0
+            place.order = None
             place.sent = place.told = place.acked
             place.flight.clear()
             place.batch = []

@@ -86,8 +86,8 @@ class CommitGroup:
         self.is_dirty = False
         #: The newest tick of the group; 0 if there is none.
         self.tick = 0
-        #: Publisher and incarnation → the highest sequence of the group.
-        self.confirmed: dict[Key, int] = {}
+        #: Publisher and incarnation → the highest sequence of the group, and its tick.
+        self.confirmed: dict[Key, tuple[int, int]] = {}
         #: Records up to this tick may be deleted after the sync; 0 if none.
         self.forget = 0
         #: (broker, request) → the reply to send after the sync.

@@ -8,7 +8,8 @@ incarnation in the frame.
 Rules
 
 1. Confirmations. A confirmation goes, after the sync, to every session that sent one of the events
-   it covers. It is cumulative over the sequences of one publisher and incarnation.
+   it covers. It is cumulative over the sequences of one publisher and incarnation. It carries the
+   tick of the last event, or the newest synced tick for a duplicate, whose tick is not on record.
 2. Full log. The log is full when it has `log_ticks_max` ticks or `log_bytes_max` bytes that are not
    released, or when the disk has no space. A full log refuses events. With lossy retention it
    deletes its oldest eighth instead; a full disk still refuses until deletion has freed space.
@@ -163,7 +164,8 @@ class PublishIntake:
         for key in known:
             safe = publishers.safe(key)
             if safe:
-                requests.append(SendClient(session, Confirmed(*key, safe)))
+                tick = self._ledger.tail.synced
+                requests.append(SendClient(session, Confirmed(*key, safe, tick)))
         requests += [SendClient(session, frame) for frame in refused.values()]
         return requests
 
@@ -253,9 +255,10 @@ class PublishIntake:
         requests.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
         ledger.publishers.take(event_id)
         key = (event_id.publisher, event_id.incarnation)
+        tick = ledger.tail.last
         confirmed = ledger.commit.gathering.confirmed
-        confirmed[key] = max(confirmed.get(key, 0), event_id.sequence)
-        return ledger.tail.last
+        confirmed[key] = max(confirmed.get(key, (0, 0)), (event_id.sequence, tick))
+        return tick
 
     def left(self, now: float, session: int) -> None:
         self._pending.left(session)
@@ -265,9 +268,9 @@ class PublishIntake:
         """Confirm the events that are synced now."""
         requests: list[PartRequest] = []
         gathering = self._ledger.commit.gathering.confirmed
-        for key, sequence in batch.confirmed.items():
+        for key, (sequence, tick) in batch.confirmed.items():
             self._ledger.publishers.make_safe(key, sequence)
-            confirmed = Confirmed(*key, sequence)
+            confirmed = Confirmed(*key, sequence, tick)
             requests += [SendClient(session, confirmed) for session in self._pending.sessions(key)]
             if key not in gathering:
                 self._pending.satisfied(key)

@@ -7,6 +7,8 @@ dropped, which is harmless: the session sends everything that matters again on t
 Effects of a subscription come in this order, per stream:
 
     TellStart · DeliverToApplication and TellWithheld, ticks ascending · TellEnded or TellCut
+
+`TellOrderNotKept` comes before the event that it is about.
 """
 
 from collections.abc import Mapping
@@ -77,6 +79,8 @@ class Confirm(SessionEffect, frozen=True):
 
     incarnation: int
     sequence: int
+    #: As in the frame `Confirmed`.
+    tick: int = 0
 
 
 class TellPublishRefused(SessionEffect, frozen=True):
@@ -129,6 +133,19 @@ class TellWithheld(SessionEffect, frozen=True):
     first: int
     last: int
     reason: str
+
+
+class TellOrderNotKept(SessionEffect, frozen=True):
+    """The event at this tick may come before earlier events of its publisher."""
+
+    subscription: str
+    stream: str
+    tick: int
+    #: As in the frame `OrderNotKept`.
+    publisher: str
+    incarnation: int
+    origin: str
+    after: int
 
 
 class TellEnded(SessionEffect, frozen=True):
