@@ -13,6 +13,7 @@ from anabranch.core.session.effects import (
     StartKind,
     TellCut,
     TellEnded,
+    TellOrderNotKept,
     TellRefused,
     TellStands,
     TellStart,
@@ -323,6 +324,10 @@ class SimSubscriber(Application):
             episode = self._episode(effect.subscription)
             span = (effect.stream, effect.first, effect.last)
             self.history.append(told.WithheldTold(now, episode, *span, effect.reason))
+        elif isinstance(effect, TellOrderNotKept):
+            episode = self._episode(effect.subscription)
+            which = (effect.stream, effect.tick, effect.publisher, effect.incarnation)
+            self.history.append(told.OrderNotKept(now, episode, *which))
         elif isinstance(effect, TellStands):
             self._subscriptions[effect.subscription].stands = True
         elif isinstance(effect, TellEnded):

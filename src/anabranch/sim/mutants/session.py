@@ -40,4 +40,14 @@ MUTANTS: dict[str, Mutant] = {
         seed=6,
         anomaly="phantom",
     ),
+    "publisher-never-waits": Mutant(
+        "a publisher goes on elsewhere without waiting for its unconfirmed events",
+        Edit(
+            "anabranch.core.session.publisher_order:PublisherOrder.decide",
+            "if is_resolved:",
+            "if True:",
+        ),
+        seed=200,
+        anomaly="publisher-reordered",
+    ),
 }
