@@ -179,14 +179,17 @@ class Arrivals:
         queue = self._queues[stream]
         item = queue.popleft()[1]
         if stream != heads[0][2]:
-            self._heads = heads = [head for head in heads if head[2] != stream]
+            heads[:] = [head for head in heads if head[2] != stream]
             heapq.heapify(heads)
-            heapq.heappush(heads, (0, 0, stream))
-        if queue:
+            if queue:
+                number, first = queue[0]
+                heapq.heappush(heads, (-_priority(first), number, stream))
+        elif queue:
             number, first = queue[0]
             heapq.heapreplace(heads, (-_priority(first), number, stream))
         else:
             heapq.heappop(heads)
+        if not queue:
             del self._queues[stream]
             if not heads:
                 # Most of many subscriptions are empty; clearing the dict releases its memory.

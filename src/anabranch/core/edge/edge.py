@@ -575,7 +575,7 @@ class Edge:
         state = self._state
         if state.has_backlog:
             return state.backlog_at
-        at = min(state.done_at, state.lines_at, state.requests.next_at, self._order.next_at)
+        at = min(state.done_at, state.lines_at, self._order.next_at, state.requests.next_at)
         return None if at == float("inf") else at
 
 
