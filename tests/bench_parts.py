@@ -120,7 +120,7 @@ class Bench:
             self._cut(who, effect.peer, effect.reason)
         elif isinstance(effect, contract.CutClient):
             self.cut_clients[who, effect.session] = effect.reason
-            self._queue.append((who, contract.ClientLeft(effect.session)))
+            self._queue.append((who, contract.ClientDisconnected(effect.session)))
         elif isinstance(effect, contract.Note):
             self.notes.append(effect.text)
 
@@ -174,7 +174,7 @@ class Bench:
 
     def client(self, edge: str, name: str) -> int:
         self._sessions += 1
-        self.give(edge, contract.ClientCame(self._sessions))
+        self.give(edge, contract.ClientConnected(self._sessions))
         self.says(edge, self._sessions, Connect(PROTOCOL_VERSION, name))
         return self._sessions
 
@@ -200,6 +200,6 @@ class Bench:
             self.says("b", publisher, Publish([body(f"{name}-feed", sequence)]))
         self.run(3.0)
         delivered = [datum for each in self.matches("a", session) for datum in each.data]
-        self.give("a", contract.ClientLeft(session))
-        self.give("b", contract.ClientLeft(publisher))
+        self.give("a", contract.ClientDisconnected(session))
+        self.give("b", contract.ClientDisconnected(publisher))
         return len(delivered) == 3 and not self.honest_cuts()

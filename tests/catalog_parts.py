@@ -108,7 +108,7 @@ class Machine:
                         first = effect.first - self.first_tick
                         found = self.records[first : effect.last + 1 - self.first_tick]
                         waiting.append(contract.LogRead(effect.request, effect.first, tuple(found)))
-                    case contract.Forget():
+                    case contract.DeleteThrough():
                         gone = max(effect.tick + 1 - self.first_tick, 0)
                         del self.records[:gone]
                         self.first_tick += gone
@@ -149,7 +149,7 @@ class Machine:
 
     def connect(self, client: str) -> int:
         self._session += 1
-        self.tell(contract.ClientCame(self._session))
+        self.tell(contract.ClientConnected(self._session))
         self.say(self._session, Connect(PROTOCOL_VERSION, client))
         return self._session
 
@@ -176,7 +176,7 @@ class Machine:
             self.tell(stimulus)
 
     def leave(self, session: int) -> None:
-        self.tell(contract.ClientLeft(session))
+        self.tell(contract.ClientDisconnected(session))
 
     def request(self) -> int:
         self._request += 1

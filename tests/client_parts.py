@@ -158,7 +158,7 @@ class Host:
                 records = self._records[first : effect.last - self._first + 1]
                 answer = contract.LogRead(effect.request, effect.first, tuple(records))
                 loop.call_soon(self.handle, answer)
-            case contract.Forget():
+            case contract.DeleteThrough():
                 del self._records[: effect.tick + 1 - self._first]
                 self._first = max(self._first, effect.tick + 1)
             case contract.Note() | contract.CutLink():
@@ -235,7 +235,7 @@ class Host:
         self._count += 1
         self._sessions[self._count] = connection
         self._numbers[connection] = self._count
-        self.handle(contract.ClientCame(self._count))
+        self.handle(contract.ClientConnected(self._count))
 
     def full(self, connection: Connection, full: bool) -> None:
         session = self._numbers.get(connection)
@@ -247,7 +247,7 @@ class Host:
         session = self._numbers.pop(connection, None)
         if session is not None:
             self._sessions.pop(session, None)
-            self.handle(contract.ClientLeft(session))
+            self.handle(contract.ClientDisconnected(session))
 
     def cut_clients(self) -> None:
         """Break all connections, and live on."""

@@ -200,7 +200,7 @@ class Mesh:
 
     def bound(self, origin: str, edge: str) -> set[str]:
         """The conjunctions of an edge that an origin knows."""
-        views = self.routers[origin].wishes.views(NOTHING)
+        views = self.routers[origin].origin_interest.views(NOTHING)
         return {str(c) for view in views if view.edge == edge for c in view.conjunctions}
 
     def notes(self, name: str, level: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch.core.options import Options
-from anabranch.core.session.effects import Confirm, DeliverToApplication, SendFrame, SessionEffect
+from anabranch.core.session.effects import EventDelivered, EventsConfirmed, SendFrame, SessionEffect
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.encoding import decode_envelope
@@ -220,17 +220,17 @@ class RawClient:
         """Returns when the subscription stands and has started on every stream."""
         streams = more.pop("streams", 1)
         self.perform(self.session.subscribe(time.monotonic(), name, filter, **more))
-        await until(lambda: len(self.of("TellStart")) >= streams)
+        await until(lambda: len(self.of("SubscriptionStarted")) >= streams)
 
     def of(self, kind: str) -> list[SessionEffect]:
         return [effect for effect in self.told if type(effect).__name__ == kind]
 
     def confirmed(self) -> int:
-        return max((e.sequence for e in self.told if isinstance(e, Confirm)), default=0)
+        return max((e.sequence for e in self.told if isinstance(e, EventsConfirmed)), default=0)
 
     def events(self) -> list[dict[str, Value]]:
         """The events it was given, in order."""
-        found = [effect for effect in self.told if isinstance(effect, DeliverToApplication)]
+        found = [effect for effect in self.told if isinstance(effect, EventDelivered)]
         return [dict(decode_envelope(each.body).event().attributes) for each in found]
 
     async def close(self) -> None:

@@ -20,9 +20,9 @@ from anabranch.core.origin.log_tail import (
 )
 from anabranch.core.origin.origin import ForOrigin, Origin
 from anabranch.core.part_requests import (
+    AnnounceMark,
     CarryTo,
     ChangeAdvertisements,
-    Marked,
     PartRequest,
     RequestSync,
 )
@@ -248,11 +248,11 @@ class Driver:
             elif isinstance(ask, contract.Read):
                 assert ask.last <= self.disk.synced, "reads what is not synced"
                 self.reads.append(ask)
-            elif isinstance(ask, contract.Forget):
+            elif isinstance(ask, contract.DeleteThrough):
                 self._check_forget(ask.tick)
             elif isinstance(ask, Emission):
                 self._check_emit(ask)
-            elif isinstance(ask, Marked):
+            elif isinstance(ask, AnnounceMark):
                 self._check_marked(ask)
             elif isinstance(ask, contract.SendClient):
                 self.sent.append((ask.session, ask.frame))
@@ -319,7 +319,7 @@ class Driver:
         assert set(change.removed) <= self.offered
         self.offered -= set(change.removed)
 
-    def _check_marked(self, marked: Marked) -> None:
+    def _check_marked(self, marked: AnnounceMark) -> None:
         assert marked.mark <= self.disk.synced, "a mark before it is synced"
         assert marked.vector == self.vectors[marked.mark], "another vector"
         self.told_marks.append(marked.mark)

@@ -11,7 +11,7 @@ from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.routing.registry import RoutingName
-from anabranch.core.session.effects import DeliverToApplication
+from anabranch.core.session.effects import EventDelivered
 from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Control, Event, Value
@@ -71,7 +71,7 @@ class User(Application):
         is_new: bool = False,
         must_exist: bool = False,
     ) -> None:
-        _, effects = self.session.defining.define(
+        _, effects = self.session.patterns.define(
             pattern_id, text, placement, lasts_s, is_new=is_new, must_exist=must_exist
         )
         self.perform(effects)
@@ -80,7 +80,7 @@ class User(Application):
         self.perform(self.session.advertise(list(texts)))
 
     def drop(self, pattern_id: str) -> None:
-        self.perform(self.session.defining.drop(pattern_id)[1])
+        self.perform(self.session.patterns.drop(pattern_id)[1])
 
     def subscribe_to(self, pattern_id: str) -> None:
         text = subscription_to(pattern_id)
@@ -89,7 +89,7 @@ class User(Application):
 
     def notifications(self) -> list[Notification]:
         """The matches that were delivered to it."""
-        delivered = self.heard(DeliverToApplication)
+        delivered = self.heard(EventDelivered)
         return [read_notification(decode_envelope(each.body).event()) for each in delivered]
 
 
@@ -134,8 +134,8 @@ class Stage:
         """The join points of a broker that is up."""
         broker = self.world.hosts[name].broker
         assert broker is not None
-        assert broker.points is not None
-        return broker.points
+        assert broker.join_points is not None
+        return broker.join_points
 
     def watch_notes(self) -> list[str]:
         """What brokers write into their logs from now on; the list grows."""

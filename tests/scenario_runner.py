@@ -155,8 +155,8 @@ class Stage(World):
         """What becomes of events in each direction, and why."""
         router = self.hosts[name].router
         for presence in router._presences.values() if data else ():
-            for direction in presence.outlook.downstream(stream):
-                behind = presence.outlook.behind[direction]
+            for direction in presence.view.downstream(stream):
+                behind = presence.view.behind[direction]
                 if direction not in self.network.sites_of(name) and only in ("", *behind):
                     vector = router._shared.marks.vector(stream, mark)
                     for datum in data:
@@ -202,7 +202,7 @@ class Stage(World):
 def _fate(
     presence: Presence, direction: str, vector: Mapping[str, Version] | None, datum: Datum
 ) -> str:
-    behind = presence.outlook.behind[direction]
+    behind = presence.view.behind[direction]
     known = {edge: presence._version(edge) for edge in behind}
     if vector is None:
         return "V^m is not known, sent without matching"
@@ -211,7 +211,7 @@ def _fate(
     if not is_at_least(known, wanted):
         return f"{told}: not sufficient, sent without matching"
     attributes = decode_event(datum.body).attributes
-    matches = any(c.conjunction.matches(attributes) for c in presence.interest.of(direction))
+    matches = any(c.conjunction.matches(attributes) for c in presence.interest.conjuncts(direction))
     return f"{told}: sufficient, {'a match' if matches else 'no match, silence'}"
 
 

@@ -166,8 +166,8 @@ def _presence(name: str, presence: Presence) -> Iterator[str]:
 
 
 def _wanted(presence: Presence) -> Iterator[str]:
-    for direction in presence.outlook.directions:
-        parts = [f"({conjunction(each)})" for each in presence.interest.of(direction)]
+    for direction in presence.view.directions:
+        parts = [f"({conjunction(each)})" for each in presence.interest.conjuncts(direction)]
         yield f"    Λ towards {direction}: {_set(*parts)}"
 
 

@@ -1,7 +1,7 @@
 """A client session with one durable subscription, and what it says, in few words."""
 
 from anabranch.core.session.effects import (
-    DeliverToApplication,
+    EventDelivered,
     SendFrame,
     SessionEffects,
 )
@@ -30,7 +30,7 @@ def deliver(*ticks: int, through: int = 0, stream: str = "o") -> Deliver:
 
 
 def given(effects: SessionEffects) -> list[int]:
-    return [effect.tick for effect in effects if isinstance(effect, DeliverToApplication)]
+    return [effect.tick for effect in effects if isinstance(effect, EventDelivered)]
 
 
 def frames(effects: SessionEffects) -> list[object]:

@@ -49,7 +49,7 @@ import msgspec
 from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
-from anabranch.core.session.effects import DeliverToApplication, TellRefused
+from anabranch.core.session.effects import EventDelivered, SubscriptionRefused
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Publish
 from anabranch.model.encoding import decode_envelope
@@ -264,12 +264,12 @@ class Watcher(Application):
 
     def hear(self, effect: object) -> None:
         """Something about a subscription."""
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             id = decode_envelope(effect.body).id
             self.notified.append((id.publisher, id.sequence, self.world.now))
             self.subscriptions.append(effect.subscription)
         else:
-            assert not isinstance(effect, TellRefused), effect
+            assert not isinstance(effect, SubscriptionRefused), effect
 
 
 class Market:

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
-from anabranch.core.session.effects import DeliverToApplication, TellDefined
+from anabranch.core.session.effects import EventDelivered, PatternRequestAnswered
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.frames import LinkFrame
 from anabranch.model.mesh_frames import Copies
@@ -114,13 +114,13 @@ class User(Application):
         self.notified: list[tuple[list[tuple[str, int]], float]] = []
         wanted = subscription_to(name)
         self.perform(self.session.subscribe(world.now, f"of {name}", wanted, window=4_096))
-        self.perform(self.session.defining.define(name, text, placement)[1])
+        self.perform(self.session.patterns.define(name, text, placement)[1])
         self.connect_in(0.0)
 
     def hear(self, effect: object) -> None:
         """A match came."""
-        assert not isinstance(effect, TellDefined) or not effect.reason, effect
-        if isinstance(effect, DeliverToApplication):
+        assert not isinstance(effect, PatternRequestAnswered) or not effect.reason, effect
+        if isinstance(effect, EventDelivered):
             match = read_notification(decode_envelope(effect.body).event()).match
             ids = [decode_envelope(each.event.body).id for each in match.contributions]
             self.notified.append(([(i.publisher, i.sequence) for i in ids], self.world.now))
@@ -236,7 +236,7 @@ class Town:
     def _moves(self) -> int:
         found = 0
         for host in self.world.hosts.values():
-            points = None if host.broker is None else host.broker.points
+            points = None if host.broker is None else host.broker.join_points
             if points is not None:
                 found += sum(each.moves for each in points.records.values() if not each.goes_to)
         return found

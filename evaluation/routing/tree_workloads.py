@@ -73,7 +73,12 @@ from anabranch.core.broker import BrokerConfig
 from anabranch.core.options import Options
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.core.session.effects import DeliverToApplication, TellCut, TellRefused, TellStart
+from anabranch.core.session.effects import (
+    EventDelivered,
+    SubscriptionCut,
+    SubscriptionRefused,
+    SubscriptionStarted,
+)
 from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import Event, Value
@@ -178,15 +183,15 @@ class Reader(Application):
 
     def hear(self, effect: object) -> None:
         """Something about a subscription."""
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             self.delivered[self._groups[effect.subscription]].append(self.world.now)
             if self.seen is not None:
                 sequence = decode_envelope(effect.body).id.sequence
                 self.seen.append((effect.subscription, effect.stream, sequence))
-        elif isinstance(effect, TellStart):
+        elif isinstance(effect, SubscriptionStarted):
             self.started.setdefault(effect.subscription, {})[effect.stream] = self.world.now
         else:
-            assert not isinstance(effect, TellCut | TellRefused), effect
+            assert not isinstance(effect, SubscriptionCut | SubscriptionRefused), effect
 
     @property
     def deliveries(self) -> int:

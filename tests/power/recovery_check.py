@@ -161,7 +161,7 @@ class Interview:
         """A client says something."""
         if client not in self._sessions:
             self._sessions[client] = number = len(self._sessions) + 1
-            self._work.append(contract.ClientCame(number))
+            self._work.append(contract.ClientConnected(number))
             self._work.append(
                 contract.ClientFrameReceived(number, Connect(PROTOCOL_VERSION, client))
             )

@@ -47,6 +47,7 @@ from anabranch.model.client_frames import (
 from anabranch.model.encoding import encode_draft, encode_event
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.framing import LENGTH_BYTES, framed
 from anabranch.wire.greeting import Greeting, encode_greeting
@@ -210,6 +211,10 @@ def unlike(number: int, seed: int) -> str:
     return " OR ".join(parts)
 
 
+#: Conjunctions of `unlike` that a filter may have.
+_UNLIKE_MAX = DEFAULT_LIMITS.search_weight_max // 2
+
+
 def reliable(number: int, text: str, start: str = "now") -> Subscribe:
     return Subscribe(number, f"s{number}", text, "reliable", start)  # type: ignore[arg-type]
 
@@ -222,10 +227,10 @@ async def filters(attacker: Attacker, scale: float) -> None:
 
 
 async def likes(attacker: Attacker, scale: float) -> None:
-    """20 filters of 1,000 conjunctions of LIKE, which no kernel compares."""
-    count = max(1, int(20 * scale))
+    """80 filters of as many conjunctions of LIKE as fit, which no kernel compares."""
+    count = max(1, int(80 * scale))
     for n in range(1, count + 1):
-        attacker.send(reliable(n, unlike(1_000, n)))
+        attacker.send(reliable(n, unlike(_UNLIKE_MAX, n)))
     await attacker.until("Subscribed", count)
 
 
@@ -343,6 +348,46 @@ async def replays(attacker: Attacker, scale: float) -> None:
     await asyncio.sleep(5.0)
 
 
+def searches_of(number: int, seed: int, joint: str, attributes: int = 8) -> str:
+    """Conditions of LIKE that take longest to decide: stretches full of holes, in large texts."""
+    made = []
+    for i in range(number):
+        stretch = "".join("_" if (i * 131 + seed * 17 + p * p) % 3 else "a" for p in range(254))
+        made.append(f"t{i % attributes} LIKE '%{stretch}b%'")
+    return joint.join(made)
+
+
+#: Of such conditions, how many a filter may have.
+_SEARCHES_MAX = DEFAULT_LIMITS.search_weight_max // (1 + 255 // 4)
+
+
+async def searches(attacker: Attacker, scale: float) -> None:
+    """Filters of the most expensive LIKEs that limits allow, over texts as large as may be: live,
+    from the beginning, as advertisements and in patterns."""
+    count = max(2, int(40 * scale))
+    # The texts match at their ends, so that every condition of an AND is evaluated.
+    events: list[dict[str, Value]] = [
+        {f"t{i}": "a" * 65_000 + "b" for i in range(8)} | {"n": n}
+        for n in range(max(2, count // 2))
+    ]
+    filters = [searches_of(_SEARCHES_MAX, n, " AND " if n % 2 else " OR ") for n in range(count)]
+    attacker.send(*(reliable(n, text) for n, text in enumerate(filters, 1)))
+    await attacker.until("Subscribed", count)
+    bodies = attacker.bodies(events)
+    attacker.send(*(Publish([body]) for body in bodies))
+    await attacker.until("last Confirmed", len(bodies))
+    late = enumerate(filters, count + 1)
+    attacker.send(*(reliable(n, text, "beginning") for n, text in late))
+    await attacker.until("Subscribed", 2 * count)
+    parts = " THEN ".join(f"p{n}:{{{searches_of(2, n, ' AND ')}}}" for n in range(4))
+    attacker.send(Define(1, "searched", f"{parts} WITHIN 10 s", is_new=True))
+    few = [text for text in filters[:4] if len(text) < ADVERTISED_CHARACTERS_MAX // 4]
+    attacker.send(Advertises(few))
+    bodies = attacker.bodies(events[:4])
+    attacker.send(*(Publish([body]) for body in bodies))
+    await asyncio.sleep(10.0)
+
+
 async def advertises(attacker: Attacker, scale: float) -> None:
     """As much as a session may advertise, in several ways, and as many events held against it."""
     large = "lorem ipsum " * 2_000
@@ -356,7 +401,7 @@ async def advertises(attacker: Attacker, scale: float) -> None:
         (30, lambda n: conjunctions(200, n)),
         (30, lambda n: " OR ".join(f"w{i}<{n}" for i in range(1_000))),
         (60, lambda n: unlike(99, n)),
-        (6, lambda n: unlike(900, n)),
+        (20, lambda n: unlike(_UNLIKE_MAX, n)),
     )
     for number, (count, make) in enumerate(makers, 1):
         texts = [make(n) for n in range(max(5, int(count * scale)))]
@@ -440,6 +485,7 @@ ATTACKS: dict[str, Callable[[Attacker, float], Awaitable[None]]] = {
         acks,
         fanout,
         replays,
+        searches,
         advertises,
         stages,
         drafts,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.core.session.effects import (
-    Confirm,
-    DeliverToApplication,
+    EventDelivered,
+    EventsConfirmed,
     SendFrame,
     SessionEffects,
     SessionOptions,
@@ -74,7 +74,7 @@ def test_every_event_is_logged_once_and_in_order(data: st.DataObject) -> None:
         for effect in effects:
             if isinstance(effect, SendFrame):
                 to_broker.append(effect.frame)
-            elif isinstance(effect, Confirm):
+            elif isinstance(effect, EventsConfirmed):
                 confirmed = effect.sequence
         assert confirmed <= origin.synced
 
@@ -155,7 +155,7 @@ def test_every_tick_is_delivered_once_and_in_order_through_cuts_and_roams(
 
     def perform(effects: SessionEffects) -> None:
         for effect in effects:
-            if isinstance(effect, DeliverToApplication):
+            if isinstance(effect, EventDelivered):
                 given_ticks.append(effect.tick)
             elif isinstance(effect, SendFrame):
                 to_client.extend(edge.take(effect.frame))
@@ -172,9 +172,9 @@ def test_every_tick_is_delivered_once_and_in_order_through_cuts_and_roams(
         elif action in {"cut", "roam"}:
             to_client.clear()
             if action == "roam":
-                standing = session.let_go("s")
+                resume_point = session.release("s")
                 session = ClientSession("c")
-                session.take_over(now, standing)
+                session.resume(now, resume_point)
             else:
                 perform(session.disconnected(now))
             perform(session.connected(now))

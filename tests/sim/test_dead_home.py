@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.check import history as told
 from anabranch.core.broker import BrokerConfig
-from anabranch.core.session.effects import DeliverToApplication, TellWithheld
+from anabranch.core.session.effects import EventDelivered, TicksWithheld
 from anabranch.core.session.session import ClientSession
 from anabranch.model.event import Event
 from anabranch.model.network import Network
@@ -31,9 +31,9 @@ class Reader(Application):
         self.withheld: list[object] = []
 
     def hear(self, effect: object) -> None:
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             self.ticks[effect.stream].append(effect.tick)
-        elif isinstance(effect, TellWithheld):
+        elif isinstance(effect, TicksWithheld):
             self.withheld.append(effect)
 
     def go(self, edge: str) -> None:
@@ -42,8 +42,8 @@ class Reader(Application):
         self.leave()
         self.home = edge
         self.session = ClientSession(self.name, options=self.options)
-        for standing in old.standings():
-            self.perform(self.session.take_over(self.world.now, old.let_go(standing.name)))
+        for resume_point in old.resume_points():
+            self.perform(self.session.resume(self.world.now, old.release(resume_point.name)))
         self.connect_in(0.0)
 
     def forget(self, edge: str) -> None:

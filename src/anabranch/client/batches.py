@@ -37,10 +37,10 @@ from anabranch.client.errors import BatchRefusedError, BatchUnknownError, Closed
 from anabranch.client.options import ClientOptions
 from anabranch.client.publish import ClientAdvertisements, compose
 from anabranch.core.session.effects import (
+    BatchCommitted,
     SessionEffects,
-    TellCommitted,
-    TellOfBatch,
-    TellStagingRefused,
+    StagingRefused,
+    StagingReply,
 )
 from anabranch.core.session.publish import SessionStaging
 from anabranch.model.client_frames import BUSY
@@ -62,7 +62,7 @@ _NAME_FRAMING_BYTES = 5
 _OTHER_BROKER = "other-broker"
 
 Attributes = Event | Mapping[str, Value]
-_Promise = asyncio.Future[TellOfBatch]
+_Promise = asyncio.Future[StagingReply]
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,7 +96,7 @@ class _Call:
         #: Why the broker temporarily refuses a request.
         self.refusal = ""
 
-    async def next(self) -> TellOfBatch:
+    async def next(self) -> StagingReply:
         """Wait for the answer to the oldest request; raise its refusal."""
         request, promise = next(iter(self.promises.items()))
         answer = await promise
@@ -191,7 +191,7 @@ class Batches:
                     # The request was refused and has created nothing there.
                     self._brokers.pop(sink, None)
                 raise
-        assert isinstance(answer, TellCommitted)
+        assert isinstance(answer, BatchCommitted)
         return Batch(
             sink=sink,
             batch=batch,
@@ -315,13 +315,13 @@ class Batches:
 
     # -- answers --------------------------------------------------------------------------------
 
-    def hear(self, uplink: BrokerConnection, answer: TellOfBatch) -> None:
+    def hear(self, uplink: BrokerConnection, answer: StagingReply) -> None:
         """Complete the request that a broker has answered."""
         for call in self._calls:
             promise = call.promises.get(answer.request) if call.origin is uplink else None
             if promise is None or promise.done():
                 continue
-            if not isinstance(answer, TellStagingRefused):
+            if not isinstance(answer, StagingRefused):
                 promise.set_result(answer)
             elif answer.final:
                 promise.set_exception(BatchRefusedError(call.what, answer.reason, answer.code))

@@ -498,10 +498,9 @@ class BrokerConnections:
         tls: Tls,
         options: ClientOptions,
         limits: Limits,
-        order: PublisherOrder,
     ) -> None:
         self._addresses = addresses
-        self._order = order
+        self.order = PublisherOrder(options.order, options.order_within_s, options.order_stated_s)
         #: When to give up waiting for unconfirmed events.
         self._order_alarm: asyncio.TimerHandle | None = None
         self._name = name
@@ -670,7 +669,7 @@ class BrokerConnections:
             self._order_alarm.cancel()
             self._order_alarm = None
         if self._is_closed or origin is None or home is None or origin is home:
-            self._order.stays()
+            self.order.stays()
             return
         if not origin.is_spent:
             self._decide(origin)
@@ -688,12 +687,12 @@ class BrokerConnections:
         assert self._move_listener is not None
         loop = asyncio.get_running_loop()
         is_resolved = not origin.session.has_unresolved_events()
-        if self._order.decide(loop.time(), is_resolved=is_resolved) == "give-up":
+        if self.order.decide(loop.time(), is_resolved=is_resolved) == "give-up":
             waited_s = self._options.order_within_s
             reason = f"{origin.broker!r} has not answered for {waited_s:g} s (order_within_s)"
             self._move_listener.publisher_gave_up(reason)
-        elif not is_resolved and self._order.gives_up_at is not None:
-            self._order_alarm = loop.call_at(self._order.gives_up_at, self.settle_publisher)
+        elif not is_resolved and self.order.gives_up_at is not None:
+            self._order_alarm = loop.call_at(self.order.gives_up_at, self.settle_publisher)
 
     # -- closing --------------------------------------------------------------------------------
 

@@ -59,17 +59,16 @@ from anabranch.client.subscriptions import SubscriptionEpisodes, Subscriptions
 from anabranch.client.tracing import Trace
 from anabranch.config.tls import client_context
 from anabranch.core.session.effects import (
-    Confirm,
-    DeliverToApplication,
+    EventDelivered,
+    EventsConfirmed,
+    EventsRefused,
+    LogQueryAnswered,
+    PatternRequestAnswered,
     SessionEffect,
     SessionEffects,
-    TellAnswer,
-    TellCut,
-    TellDefined,
-    TellOfBatch,
-    TellPublishRefused,
+    StagingReply,
+    SubscriptionCut,
 )
-from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import Event, EventId, Value
@@ -98,7 +97,6 @@ class Client(BatchWriter, LogReader, PatternUser):
         limits: Limits,
         state: ClientState | None,
         trace: Trace | None,
-        order: PublisherOrder,
     ) -> None:
         self.name = name
         self._is_named = is_named
@@ -109,7 +107,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         self._trace = trace
         self._incarnation = 0
         self._closed: ClosedError | None = None
-        self._outbox = Outbox(name, options, self._next_incarnation, order, trace)
+        self._outbox = Outbox(name, options, self._next_incarnation, connections.order, trace)
         self._subscriptions = Subscriptions(
             name,
             options=options,
@@ -451,15 +449,15 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
         """Route an effect of a session to the part that it concerns."""
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             if uplink is self._connections.home:
                 self._subscriptions.deliver(effect)
-        elif isinstance(effect, Confirm):
+        elif isinstance(effect, EventsConfirmed):
             self._outbox.confirmed(effect)
             self._advertisements.settled()
             self._connections.settle_publisher()
             self._outbox.pump()
-        elif isinstance(effect, TellPublishRefused):
+        elif isinstance(effect, EventsRefused):
             is_spent = self._outbox.refused(effect)
             self._advertisements.settled()
             if is_spent:
@@ -467,16 +465,16 @@ class Client(BatchWriter, LogReader, PatternUser):
                 self._batches.abandon(uplink, effect.reason)
                 self._connections.settle_publisher()
                 uplink.cut("the publisher starts a new session")
-        elif isinstance(effect, TellCut) and not effect.subscription:
+        elif isinstance(effect, SubscriptionCut) and not effect.subscription:
             if effect.code == REPLACED:
                 text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
                 why = ClosedError(f"{text}; give every client a name of its own")
                 self._end(why, why)
-        elif isinstance(effect, TellOfBatch):
+        elif isinstance(effect, StagingReply):
             self._batches.hear(uplink, effect)
-        elif isinstance(effect, TellAnswer):
+        elif isinstance(effect, LogQueryAnswered):
             self._fetches.answered(uplink, effect)
-        elif isinstance(effect, TellDefined):
+        elif isinstance(effect, PatternRequestAnswered):
             self._patterns.answered(uplink, effect)
         elif uplink is self._connections.home:
             self._subscriptions.hear(effect)
@@ -544,15 +542,8 @@ async def connect(
     trace_file = None
     try:
         trace_file = None if trace is None else Trace(Path(trace))
-        order = PublisherOrder(options.order, options.order_within_s, options.order_stated_s)
         connections = BrokerConnections(
-            parsed,
-            name=client_name,
-            network=network,
-            tls=context,
-            options=options,
-            limits=limits,
-            order=order,
+            parsed, name=client_name, network=network, tls=context, options=options, limits=limits
         )
         is_named = name is not None or persisted is not None
         client = Client(
@@ -563,7 +554,6 @@ async def connect(
             limits=limits,
             state=persisted,
             trace=trace_file,
-            order=order,
         )
     except BaseException:
         if persisted is not None:

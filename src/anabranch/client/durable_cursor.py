@@ -23,7 +23,12 @@ from anabranch.client.broker_connections import Tls
 from anabranch.client.errors import ClientError, ConnectError
 from anabranch.client.options import DEFAULT_OPTIONS, Address
 from anabranch.client.sync_session import SyncSession
-from anabranch.core.session.effects import ResumePoint, TellRefused, TellStands, TellStart
+from anabranch.core.session.effects import (
+    ResumePoint,
+    SubscriptionAccepted,
+    SubscriptionRefused,
+    SubscriptionStarted,
+)
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.errors import RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -78,7 +83,7 @@ class DurableCursor:
         )
         try:
             session.connect()
-            session.perform(session.state.take_over(time.monotonic(), position))
+            session.perform(session.state.resume(time.monotonic(), position))
             return self._answer(session)
         except RemoteError as error:
             raise ConnectError(f"{session.address}: {error}") from error
@@ -91,11 +96,11 @@ class DurableCursor:
         while time.monotonic() < deadline:
             is_resumed = False
             for effect in session.receive():
-                if isinstance(effect, TellStart):
+                if isinstance(effect, SubscriptionStarted):
                     starts[effect.stream] = effect.tick
-                elif isinstance(effect, TellStands):
+                elif isinstance(effect, SubscriptionAccepted):
                     self._number, is_resumed = effect.number, True
-                elif isinstance(effect, TellRefused):
+                elif isinstance(effect, SubscriptionRefused):
                     if effect.code == UNKNOWN and self._number == 0:
                         return None
                     raise CursorRefusedError(effect.reason)

@@ -25,14 +25,14 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import PATTERN_LASTS, ClientOptions
 from anabranch.client.subscriptions import Debounce
-from anabranch.core.session.effects import SessionEffects, TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered, SessionEffects
 from anabranch.core.session.session import SessionPatterns
 from anabranch.model.client_frames import DEPARTING, UNKNOWN
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.pattern.match import Placement
 
 _Asking = Callable[[SessionPatterns], tuple[int, SessionEffects]]
-_Promise = asyncio.Future[TellDefined]
+_Promise = asyncio.Future[PatternRequestAnswered]
 
 
 class _LostError(ClientError):
@@ -95,21 +95,21 @@ class PatternRequests:
         """Request the end of a pattern without waiting for the answer."""
         home = self._connections.home
         if home is not None and home.is_connected and self._closed is None:
-            request, effects = home.session.defining.drop(pattern_id)
+            request, effects = home.session.patterns.drop(pattern_id)
             home.perform(effects)
-            home.session.defining.withdraw(request)
+            home.session.patterns.withdraw(request)
 
     def keep(self, patterns: Sequence[str]) -> None:
         """Renew patterns at the broker."""
         home = self._connections.home
         if home is not None and patterns:
-            home.perform(home.session.defining.keep(patterns))
+            home.perform(home.session.patterns.keep(patterns))
 
     # -- requests ---------------------------------------------------------------------------------
 
     async def _answer(
         self, ask: _Asking, what: str, advice: str, within_s: float | None
-    ) -> tuple[TellDefined, bool]:
+    ) -> tuple[PatternRequestAnswered, bool]:
         """Send a request; return the answer and whether the request was repeated."""
         bound_s = self._options.pattern_within_s if within_s is None else within_s
         attempts = 0
@@ -137,8 +137,8 @@ class PatternRequests:
                 f"{what} was not answered{where} within {bound_s:g} s; it {advice} again"
             ) from None
 
-    async def _asked(self, home: BrokerConnection, ask: _Asking) -> TellDefined:
-        request, effects = ask(home.session.defining)
+    async def _asked(self, home: BrokerConnection, ask: _Asking) -> PatternRequestAnswered:
+        request, effects = ask(home.session.patterns)
         promise: _Promise = asyncio.get_running_loop().create_future()
         self._waiting[home, request] = promise
         try:
@@ -146,7 +146,7 @@ class PatternRequests:
             return await promise
         finally:
             del self._waiting[home, request]
-            home.session.defining.withdraw(request)
+            home.session.patterns.withdraw(request)
             if self._closed is None:
                 self._connections.settle_publisher()
 
@@ -165,7 +165,7 @@ class PatternRequests:
 
     # -- called by the client ---------------------------------------------------------------------
 
-    def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
+    def answered(self, uplink: BrokerConnection, effect: PatternRequestAnswered) -> None:
         """Complete the request that a broker has answered."""
         promise = self._waiting.get((uplink, effect.request))
         if promise is not None and not promise.done():

@@ -46,7 +46,7 @@ from anabranch.client.subscription import OnWithheld, Received, Since, Subscript
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.core.patterns.join_points.records import check_pattern_id, wanted_filter
 from anabranch.core.patterns.scheme import PatternScheme
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError, RemoteError
@@ -414,7 +414,7 @@ class Patterns:
 
     # -- called by the client ---------------------------------------------------------------------
 
-    def answered(self, uplink: BrokerConnection, effect: TellDefined) -> None:
+    def answered(self, uplink: BrokerConnection, effect: PatternRequestAnswered) -> None:
         """Complete the request that a broker has answered."""
         self._requests.answered(uplink, effect)
 

@@ -51,7 +51,7 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
-from anabranch.core.session.effects import Confirm, TellPublishRefused
+from anabranch.core.session.effects import EventsConfirmed, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
 from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.matching.any_of import AnyOf
@@ -275,7 +275,7 @@ class Outbox:
         origin.perform(effects)
         return True
 
-    def confirmed(self, effect: Confirm) -> None:
+    def confirmed(self, effect: EventsConfirmed) -> None:
         """Complete the events that the origin has confirmed."""
         if effect.incarnation != self._incarnation:
             return
@@ -292,7 +292,7 @@ class Outbox:
                 promise.set_result(EventId(self._name, self._incarnation, sequence))
         self._wake()
 
-    def refused(self, effect: TellPublishRefused) -> bool:
+    def refused(self, effect: EventsRefused) -> bool:
         """Handle a refusal; return whether this session can no longer publish."""
         if effect.incarnation != self._incarnation:
             return False

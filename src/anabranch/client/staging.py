@@ -40,10 +40,10 @@ from anabranch.client.errors import (
 from anabranch.client.options import ClientOptions, parse_address
 from anabranch.client.sync_session import SyncSession
 from anabranch.core.session.effects import (
+    BatchCommitted,
     SessionEffects,
-    TellCommitted,
-    TellOfBatch,
-    TellStagingRefused,
+    StagingRefused,
+    StagingReply,
 )
 from anabranch.model.client_frames import OTHER_BATCH, Alive
 from anabranch.model.errors import RemoteError
@@ -92,7 +92,7 @@ class Stager:
         self._limits = limits
         #: The unanswered requests.
         self._open: set[int] = set()
-        self._committed: TellCommitted | None = None
+        self._committed: BatchCommitted | None = None
         #: For messages: the operation, and why it is not answered.
         self._what = ""
         self._problem = ""
@@ -230,20 +230,20 @@ class Stager:
             self._session.perform(state.time_passed(max(again_at, time.monotonic())))
         has_answered = False
         for effect in self._session.receive():
-            if isinstance(effect, TellOfBatch):
+            if isinstance(effect, StagingReply):
                 has_answered |= self._answered(effect)
         return has_answered
 
-    def _answered(self, answer: TellOfBatch) -> bool:
+    def _answered(self, answer: StagingReply) -> bool:
         """Record an answer; return false for a temporary refusal and raise a final one."""
-        if isinstance(answer, TellStagingRefused):
+        if isinstance(answer, StagingRefused):
             self._problem = answer.reason
             if not answer.final:
                 return False
             self._withdraw()
             raise BatchRefusedError(self._what, answer.reason, answer.code)
         self._open.discard(answer.request)
-        if isinstance(answer, TellCommitted):
+        if isinstance(answer, BatchCommitted):
             self._committed = answer
         return True
 

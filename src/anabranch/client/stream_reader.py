@@ -45,7 +45,7 @@ from anabranch.client.errors import (
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions, parse_address
 from anabranch.client.sync_session import SyncSession
 from anabranch.config.tls import client_context
-from anabranch.core.session.effects import SessionEffects, TellAnswer
+from anabranch.core.session.effects import LogQueryAnswered, SessionEffects
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import NOT_KEPT, Described, Fetched, Refused
 from anabranch.model.errors import LocalError, RemoteError
@@ -213,7 +213,7 @@ class Fetches:
 
     # -- called by the client -------------------------------------------------------------------
 
-    def answered(self, uplink: BrokerConnection, effect: TellAnswer) -> None:
+    def answered(self, uplink: BrokerConnection, effect: LogQueryAnswered) -> None:
         """Complete the request that a broker has answered."""
         answer = effect.answer
         waiting = self._waiting.get((uplink, answer.request))
@@ -466,7 +466,7 @@ class Fetcher:
         """Wait for the answer to a request; keep answers to other pending requests."""
         while (answer := self._answers[request]) is None:
             for effect in self._session.receive():
-                if isinstance(effect, TellAnswer) and effect.answer.request in self._answers:
+                if isinstance(effect, LogQueryAnswered) and effect.answer.request in self._answers:
                     self._answers[effect.answer.request] = effect.answer
         del self._answers[request]
         return answer

@@ -44,17 +44,17 @@ from anabranch.client.subscription import (
 )
 from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import (
-    DeliverToApplication,
+    EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     SessionEffect,
     StartKind,
-    TellCut,
-    TellEnded,
-    TellOrderNotKept,
-    TellRefused,
-    TellStands,
-    TellStart,
-    TellWithheld,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionEnded,
+    SubscriptionRefused,
+    SubscriptionStarted,
+    TicksWithheld,
 )
 from anabranch.core.session.subscribe import LOST
 from anabranch.model.client_frames import UNKNOWN, AnyClientFrame, Deliver, StartsAt, Subscribed
@@ -64,7 +64,13 @@ from anabranch.model.errors import DuplicateIdError
 from anabranch.model.limits import Limits
 
 _OfSubscription = (
-    TellStart | TellWithheld | TellOrderNotKept | TellStands | TellEnded | TellCut | TellRefused
+    SubscriptionStarted
+    | TicksWithheld
+    | OrderGivenUp
+    | SubscriptionAccepted
+    | SubscriptionEnded
+    | SubscriptionCut
+    | SubscriptionRefused
 )
 
 
@@ -207,7 +213,7 @@ class Acknowledgements:
         self._has_unsaved = False
         if self._state is not None and self.home is not None:
             began_s = self._loop.time()
-            self._state.keep(self.home.session.standings())
+            self._state.keep(self.home.session.resume_points())
             self._save_timer.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
 
     def forget(self, subscription: Subscription) -> None:
@@ -362,7 +368,7 @@ class Subscriptions:
         if home is not None and home.session.knows(name):
             home.perform(home.session.unsubscribe(self._loop.time(), name))
         elif name in self._broken:
-            self._over(name, TellEnded(name, self._broken[name]))
+            self._over(name, SubscriptionEnded(name, self._broken[name]))
 
     def withdraw(self, subscription: Subscription) -> None:
         """Withdraw the subscription of a cancelled call (rule 6)."""
@@ -411,7 +417,7 @@ class Subscriptions:
             if subscription.wish.quality == "reliable"
         }
         for effect in session.disconnected(self._loop.time()):
-            if isinstance(effect, TellCut) and effect.reason == LOST:
+            if isinstance(effect, SubscriptionCut) and effect.reason == LOST:
                 self._broken[effect.subscription] = progress[effect.subscription]
             else:
                 self.hear(effect)
@@ -427,9 +433,9 @@ class Subscriptions:
             old.session.unsubscribe(self._loop.time(), name)
             return None
         if name in self._ending:
-            resume_points = old.session.standings()
+            resume_points = old.session.resume_points()
             return next(resume_point for resume_point in resume_points if resume_point.name == name)
-        return old.session.let_go(name)
+        return old.session.release(name)
 
     def _renew(self, subscription: Subscription) -> None:
         """Request a reliable subscription again, after the last received ticks."""
@@ -470,7 +476,7 @@ class Subscriptions:
     def _take_over(self, subscription: Subscription, resume_point: ResumePoint) -> None:
         home = self._home
         assert home is not None
-        effects = home.session.take_over(self._loop.time(), resume_point)
+        effects = home.session.resume(self._loop.time(), resume_point)
         if not subscription.episode:
             self._episodes.begin(subscription, "resume", home.broker, {})
         self._acknowledging.store()
@@ -485,29 +491,29 @@ class Subscriptions:
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
-        if isinstance(effect, TellStart | TellStands):
+        if isinstance(effect, SubscriptionStarted | SubscriptionAccepted):
             self._acknowledging.told(subscription)
-        if isinstance(effect, TellStart):
+        if isinstance(effect, SubscriptionStarted):
             subscription.starts(effect.stream, effect.tick)
             self._episodes.started(subscription, effect.stream, effect.tick)
-        elif isinstance(effect, TellWithheld):
+        elif isinstance(effect, TicksWithheld):
             span = (effect.stream, effect.first, effect.last, effect.reason)
             subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
-        elif isinstance(effect, TellOrderNotKept):
+        elif isinstance(effect, OrderGivenUp):
             subscription.arrived(
                 OrderNotKept(**msgspec.structs.asdict(effect), episode=subscription.episode)
             )
-        elif isinstance(effect, TellStands):
+        elif isinstance(effect, SubscriptionAccepted):
             subscription.was_resumed |= subscription.name in self._looking_up
             self._looking_up.discard(subscription.name)
             self._broken.pop(subscription.name, None)
             subscription.stands()
-        elif isinstance(effect, TellRefused):
+        elif isinstance(effect, SubscriptionRefused):
             self._refused(subscription, effect)
         else:
             self._over(subscription.name, effect)
 
-    def deliver(self, effect: DeliverToApplication) -> None:
+    def deliver(self, effect: EventDelivered) -> None:
         """Queue an event for its subscription."""
         subscription = self._all.get(effect.subscription)
         if subscription is None:
@@ -553,12 +559,12 @@ class Subscriptions:
                 subscription.starts(stream, start)
                 self._episodes.started(subscription, stream, start)
 
-    def _refused(self, subscription: Subscription, effect: TellRefused) -> None:
+    def _refused(self, subscription: Subscription, effect: SubscriptionRefused) -> None:
         name = subscription.name
         if name in self._looking_up and effect.code == UNKNOWN and not subscription.wish.must_exist:
             self._looking_up.discard(name)
             if name in self._ending:
-                self._over(name, TellEnded(name, {}))
+                self._over(name, SubscriptionEnded(name, {}))
             else:
                 self._request(subscription, subscription.wish.start)
             return
@@ -566,12 +572,12 @@ class Subscriptions:
             failure: ClientError = SubscriptionCutError(name, f"{LOST}, and {effect.reason}")
         else:
             failure = SubscriptionRefusedError(name, effect.reason)
-        self._fail(subscription, failure, effect.standing)
+        self._fail(subscription, failure, effect.resume_point)
 
-    def _over(self, name: str, effect: TellEnded | TellCut) -> None:
+    def _over(self, name: str, effect: SubscriptionEnded | SubscriptionCut) -> None:
         subscription = self._all[name]
-        if isinstance(effect, TellCut):
-            self._fail(subscription, SubscriptionCutError(name, effect.reason), effect.standing)
+        if isinstance(effect, SubscriptionCut):
+            self._fail(subscription, SubscriptionCutError(name, effect.reason), effect.resume_point)
             return
         self._forget(name)
         if self._state is not None and subscription.is_durable:

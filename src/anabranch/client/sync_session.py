@@ -34,7 +34,12 @@ import msgspec
 from anabranch.client.broker_connections import Tls, check_tls
 from anabranch.client.errors import ClosedError, ConnectError
 from anabranch.client.options import Address, ClientOptions, parse_address
-from anabranch.core.session.effects import SendFrame, SessionEffects, TellAnswer, TellCut
+from anabranch.core.session.effects import (
+    LogQueryAnswered,
+    SendFrame,
+    SessionEffects,
+    SubscriptionCut,
+)
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import REPLACED, Alive, AnyClientFrame, Described
 from anabranch.model.errors import LocalError, RemoteError
@@ -247,7 +252,7 @@ class SyncSession:
         """Wait for the next frame, and return its effects."""
         effects = self.state.frame(time.monotonic(), self.receive_frame())
         for effect in effects:
-            if isinstance(effect, TellCut):
+            if isinstance(effect, SubscriptionCut):
                 raise self._end_of_session(effect)
         return effects
 
@@ -264,7 +269,7 @@ class SyncSession:
         longest = min(options.pause_last_s, options.pause_first_s * 2 ** min(attempt, 20))
         time.sleep(min(random.uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
 
-    def _end_of_session(self, cut: TellCut) -> ConnectError | ClosedError:
+    def _end_of_session(self, cut: SubscriptionCut) -> ConnectError | ClosedError:
         if cut.code == REPLACED:
             return ClosedError(
                 f"another client called {self.name!r} has connected; give each its own name"
@@ -335,11 +340,11 @@ def _described(connection: SyncConnection, session: ClientSession) -> Described:
     _send(connection, session.describe()[1])
     while True:
         for effect in session.frame(time.monotonic(), connection.receive()):
-            if isinstance(effect, TellAnswer):
+            if isinstance(effect, LogQueryAnswered):
                 if not isinstance(effect.answer, Described):
                     raise ConnectError(f"{connection.address}: the broker does not describe itself")
                 return effect.answer
-            if isinstance(effect, TellCut):
+            if isinstance(effect, SubscriptionCut):
                 raise ConnectError(f"{connection.address}: {effect.reason}")
 
 

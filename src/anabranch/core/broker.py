@@ -25,7 +25,7 @@ Rules
    anything else. Until then it rejects clients and delays its greeting to neighbours. Catalog
    records that cannot be read are set aside in the same sync (`catalog_recovery`).
 5. Departure. A broker that receives `Depart` drains itself and then reports `is_drained`
-   (`departure`).
+   (`client_services`).
 
 State: the parts own it; the broker holds only work in progress. Safe to lose.
 """
@@ -37,11 +37,18 @@ from itertools import chain
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import contract, departure
+from anabranch.core import contract
 from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
-from anabranch.core.client_services import ClientServices, Who
+from anabranch.core.client_services import (
+    DEPARTURE_KEY,
+    TABLE,
+    ClientServices,
+    Departure,
+    Requester,
+    departure_deletion,
+    stored_departure,
+)
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
-from anabranch.core.departure import TABLE
 from anabranch.core.edge.edge import Edge
 from anabranch.core.links import Links
 from anabranch.core.options import Options
@@ -49,11 +56,11 @@ from anabranch.core.origin import rollback
 from anabranch.core.origin.origin import Origin
 from anabranch.core.origin.rollback import RollbackInquiry, StreamWitness
 from anabranch.core.part_requests import (
+    AnnounceMark,
     CarryTo,
     ChangeAdvertisements,
     ChangeInterest,
     JoinPointRequest,
-    Marked,
     PartRequest,
     RequestSync,
 )
@@ -131,11 +138,11 @@ class Broker:
             config.name, network, config.options, config.limits, self.life
         )
         parts = (config.name, network, config.options, config.limits, recovered, now)
-        self.router.know_statistics(config.statistics)
-        is_edge, scout = self.is_edge, self.router.scout
-        self._services = ClientServices(*parts, self._submit, self.life, scout) if is_edge else None
+        self.router.set_statistics(config.statistics)
+        is_edge, facts = self.is_edge, self.router.placement_facts
+        self._services = ClientServices(*parts, self._submit, self.life, facts) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
-        self._departed = departure.stored_departure(recovered, config.revision, newest)
+        self._departed = stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours received before the life was on disk.
         self._hellos: dict[str, Hello] = {}
         #: Neighbours that greeted while the origin may not announce its stream → queued frames.
@@ -147,19 +154,19 @@ class Broker:
         self._repairs = self.set_aside.effects(recovered)
         self._sync_number = 0
         #: (sync number, requesting part, its ticket), oldest first.
-        self._syncs: deque[tuple[int, Who, int]] = deque()
-        self._sync_wanted: list[tuple[Who, int]] = []
+        self._syncs: deque[tuple[int, Requester, int]] = deque()
+        self._sync_wanted: list[tuple[Requester, int]] = []
         #: (part, its remaining requests), oldest first; all of them result from `_current`.
-        self._work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        self._work: deque[tuple[Requester, Iterator[PartRequest | Outcome]]] = deque()
         #: (part, its remaining requests): long-running work, suspended between two portions.
-        self._long_work: deque[tuple[Who, Iterator[PartRequest | Outcome]]] = deque()
+        self._long_work: deque[tuple[Requester, Iterator[PartRequest | Outcome]]] = deque()
         self._deferred: list[PartRequest | Outcome] = []
         self._current: Stimulus = contract.Started()
         #: Stimuli that arrived while the broker was working.
         self._stimuli: deque[Stimulus] = deque()
         #: For observers: each stimulus that the last call worked on, and the number of effects
         #: that preceded its own.
-        self.worked_on: list[tuple[Stimulus, int]] = []
+        self.processed: list[tuple[Stimulus, int]] = []
         #: Work done in this call.
         self._spent = 0
         self._now = now
@@ -187,13 +194,12 @@ class Broker:
 
     @property
     def filter_bytes(self) -> int:
-        """Estimated memory of the clients' filters."""
         return self._services.memory.used if self._services else 0
 
     @property
-    def points(self) -> JoinPoints | None:
+    def join_points(self) -> JoinPoints | None:
         """The part that detects patterns; None if this broker takes no clients."""
-        return None if self._services is None else self._services.points
+        return None if self._services is None else self._services.join_points
 
     # -- interface ------------------------------------------------------------------------------
 
@@ -202,7 +208,7 @@ class Broker:
         effects: Effects = []
         self._now = now
         self._spent = 0
-        self.worked_on = [(self._current, 0)] if self.has_work_left else []
+        self.processed = [(self._current, 0)] if self.has_work_left else []
         if not self.is_working or not self._is_heartbeat(now, stimulus, effects):
             self._stimuli.append(stimulus)
         work_max = self.config.options.step_work_max
@@ -210,7 +216,7 @@ class Broker:
             try:
                 if not self.has_work_left:
                     self._current = self._stimuli.popleft()
-                    self.worked_on.append((self._current, len(effects)))
+                    self.processed.append((self._current, len(effects)))
                     self._dispatch(now, self._current)
                 self._drain_work(now, effects, work_max)
             except RemoteError as error:
@@ -281,7 +287,7 @@ class Broker:
             self._submit(None, self._repairs)
             self._repairs = []
             if self._departed is not None and self.departure is None:
-                self._submit(None, [departure.void()])
+                self._submit(None, [departure_deletion()])
             self._submit(
                 None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
             )
@@ -289,7 +295,7 @@ class Broker:
             self._depart(now)
         elif isinstance(stimulus, contract.MoveJoinPoint):
             if self._services is not None and self.is_ready:
-                points = self._services.points
+                points = self._services.join_points
                 self._submit(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
             self._link_event(now, stimulus)
@@ -312,7 +318,7 @@ class Broker:
             self._held_frames[peer].append(frame)
         elif self._links.is_greeted(peer):
             self._submit(None, self.router.frame(now, peer, frame))
-            self.witness.saw(frame)
+            self.witness.record(frame)
         else:
             raise RemoteError(f"{peer!r} sent a frame before its greeting")
 
@@ -323,8 +329,8 @@ class Broker:
             return
         if self._services is not None:
             origin = self._services.origin
-            self._submit(origin, origin.told(now, peer, hello))
-            if not origin.may_be_told_of:
+            self._submit(origin, origin.greeted(now, peer, hello))
+            if not origin.may_announce:
                 self._held_frames[peer] = []
                 return
         self._submit(None, self.router.link_up(now, peer))
@@ -341,16 +347,16 @@ class Broker:
 
     def _link_event(self, now: float, stimulus: Stimulus) -> None:
         if isinstance(stimulus, contract.LinkUp):
-            self._submit(None, self._links.up(now, stimulus.peer))
+            self._submit(None, self._links.link_up(now, stimulus.peer))
             if self.is_ready:
                 self._greet(stimulus.peer)
         elif isinstance(stimulus, contract.LinkDown):
             self._hellos.pop(stimulus.peer, None)
             was_waiting = self._held_frames.pop(stimulus.peer, None) is not None
-            if self._links.down(stimulus.peer) and self.is_ready and not was_waiting:
+            if self._links.link_down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._submit(None, self.router.link_down(now, stimulus.peer))
         elif isinstance(stimulus, contract.LinkLoad):
-            loads = stimulus.given, stimulus.gone, stimulus.waiting
+            loads = stimulus.offered_bytes, stimulus.sent_bytes, stimulus.queued_bytes
             self.router.link_load(now, stimulus.peer, *loads)
         elif isinstance(stimulus, contract.BrokerLoad):
             if self.is_ready:
@@ -364,10 +370,12 @@ class Broker:
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
         if self._services is not None and self.is_ready:
             return self._services.client_event(now, stimulus)
-        if isinstance(stimulus, contract.ClientCame):
+        if isinstance(stimulus, contract.ClientConnected):
             why = "the broker is starting" if self.is_edge else "this broker takes no clients"
             self._submit(None, [contract.CutClient(stimulus.session, why)])
-        return isinstance(stimulus, contract.ClientCame | contract.ClientLeft | contract.ClientFull)
+        return isinstance(
+            stimulus, contract.ClientConnected | contract.ClientDisconnected | contract.ClientFull
+        )
 
     def _client_frame(self, now: float, stimulus: contract.ClientFrameReceived) -> None:
         if self._services is not None and self.is_ready:
@@ -380,18 +388,13 @@ class Broker:
                 self._submit(who, who.synced(now, ticket))
             elif ticket == _LIFE:
                 self._begin(now)
-        if (
-            self._held_frames
-            and self._services is not None
-            and self._services.origin.may_be_told_of
-        ):
+        if self._held_frames and self._services is not None and self._services.origin.may_announce:
             self._serve_waiting(now)
 
     def _greet(self, peer: str) -> None:
-        self._submit(None, self._links.hello(peer, self.life, self.witness.of(peer)))
+        self._submit(None, self._links.hello(peer, self.life, self.witness.known(peer)))
 
     def _inquiry(self, origin: Origin) -> RollbackInquiry:
-        """The inquiry that neighbours must answer before the origin accepts events."""
         config = self.config
         return RollbackInquiry(
             config.name,
@@ -411,7 +414,7 @@ class Broker:
             services.started(now, self._inquiry(services.origin))
             if self.departure is not None:
                 services.depart(now)
-        for peer in self._links.all():
+        for peer in self._links.connected_peers():
             self._greet(peer)
             hello = self._hellos.pop(peer, None)
             if hello is not None:
@@ -420,7 +423,7 @@ class Broker:
     # -- leaving the network --------------------------------------------------------------------
 
     @property
-    def departure(self) -> departure.Departure | None:
+    def departure(self) -> Departure | None:
         """The departure in progress, if any."""
         found = self._departed
         is_meant = found is not None and found.revision >= self.config.revision and self.is_edge
@@ -435,17 +438,17 @@ class Broker:
         return services.is_drained(departure) and not self._syncs and not self.is_working
 
     @property
-    def last_needed(self) -> int:
+    def last_needed_tick(self) -> int:
         """The last tick with an event of a departing broker, not counting batches in progress."""
         assert self._services is not None
         assert self.departure is not None
-        return self._services.last_needed(self.departure)
+        return self._services.last_needed_tick(self.departure)
 
     def _depart(self, now: float) -> None:
         services = self._services
         if services is None or not self.is_ready or self.departure is not None:
             return
-        self._departed = departure.Departure(self.config.revision, services.origin.newest)
+        self._departed = Departure(self.config.revision, services.origin.newest)
         self._submit(None, [self._departed.put(), RequestSync(_DEPARTURE)])
         services.depart(now)
 
@@ -459,8 +462,8 @@ class Broker:
 
     # -- requests of the parts ------------------------------------------------------------------
 
-    def _submit(self, who: Who, requests: Iterable[PartRequest | Outcome]) -> None:
-        if isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
+    def _submit(self, who: Requester, requests: Iterable[PartRequest | Outcome]) -> None:
+        while isinstance(requests, list) and requests and isinstance(requests[-1], WorkDone):
             # This work is already done, so it counts before other work starts.
             self._spent += requests.pop().work
         if who is not None and isinstance(requests, chain):
@@ -520,7 +523,7 @@ class Broker:
                     and request.session < 0
                 ):
                     assert self._services is not None
-                    self._services.to_point(now, request)
+                    self._services.to_join_point(now, request)
                 elif isinstance(request, Effect):
                     effects.append(request)
                 elif isinstance(request, RequestSync):
@@ -553,12 +556,12 @@ class Broker:
         elif isinstance(request, ChangeAdvertisements):
             parts = request.added, request.removed, services.origin.newest
             self._submit(None, router.advertise(now, *parts))
-        elif isinstance(request, Marked):
+        elif isinstance(request, AnnounceMark):
             self._submit(None, router.marked(now, request.mark, request.vector))
         elif isinstance(request, VectorAdvance):
             self._submit(services.origin, services.origin.vector_advance(now, request.vector))
         elif isinstance(request, JoinPointRequest):
-            services.from_point(now, request)
+            services.from_join_point(now, request)
         else:
             raise AssertionError(f"no part takes {request!r}")
 
@@ -577,7 +580,7 @@ def _stored_life(recovered: Recovered) -> int:
     """The number of the previous life, if it can be read; unknown keys are set aside."""
 
     def read(key: str, value: bytes) -> int:
-        if key == departure.KEY:
+        if key == DEPARTURE_KEY:
             return 0
         if key != _LIFE_KEY:
             raise ValueError(f"table {TABLE!r} has no such key")
@@ -585,7 +588,7 @@ def _stored_life(recovered: Recovered) -> int:
 
     good, bad = decoded(recovered, TABLE, read)
     for each in bad:
-        if each.key != departure.KEY:
+        if each.key != DEPARTURE_KEY:
             set_aside(recovered, each)
     return good.get(_LIFE_KEY, 0)
 
@@ -598,7 +601,6 @@ def _is_internal(effect: Effect) -> bool:
 
 
 def _cut(stimulus: Stimulus, reason: str) -> Effect:
-    """The effect that closes the connection of the peer that sent the stimulus."""
     if isinstance(stimulus, contract.FrameReceived):
         return contract.CutLink(stimulus.peer, reason)
     assert isinstance(stimulus, contract.ClientFrameReceived), reason

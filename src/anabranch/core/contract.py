@@ -70,19 +70,19 @@ class LinkLoad(Stimulus, frozen=True):
     The driver sends it occasionally while bytes are queued; it may also omit it."""
 
     peer: str
-    given: int
-    gone: int
-    waiting: int
+    offered_bytes: int
+    sent_bytes: int
+    queued_bytes: int
 
 
 class BrokerLoad(Stimulus, frozen=True):
-    """The load of the broker over `for_s` seconds: events processed, total processing time, and the
-    queueing delay of an event. The driver sends it occasionally; it may also omit it."""
+    """The load of the broker over `period_s` seconds: events processed, total processing time, and
+    the queueing delay of an event. The driver sends it occasionally; it may also omit it."""
 
-    for_s: float
+    period_s: float
     events: int
     busy_s: float
-    waited_s: float
+    queue_delay_s: float
 
 
 class FrameReceived(Stimulus, frozen=True):
@@ -92,7 +92,7 @@ class FrameReceived(Stimulus, frozen=True):
     frame: LinkFrame
 
 
-class ClientCame(Stimulus, frozen=True):
+class ClientConnected(Stimulus, frozen=True):
     """A client connected. The driver chooses the session number, which is unique in this life."""
 
     session: int
@@ -100,7 +100,7 @@ class ClientCame(Stimulus, frozen=True):
     host: str = ""
 
 
-class ClientLeft(Stimulus, frozen=True):
+class ClientDisconnected(Stimulus, frozen=True):
     """The session has ended."""
 
     session: int
@@ -141,7 +141,11 @@ class LogFull(Stimulus, frozen=True):
 
 
 class Depart(Stimulus, frozen=True):
-    """The broker must leave the network (`departure`)."""
+    """The broker must leave the network (`client_services`)."""
+
+
+#: The reason that clients of a departing broker receive.
+DEPARTURE_REASON = "this broker is leaving the network; connect to another one"
 
 
 class MoveJoinPoint(Stimulus, frozen=True):
@@ -181,7 +185,7 @@ class CutLink(Effect, frozen=True):
 
 
 class CutClient(Effect, frozen=True):
-    """Close a session; the driver reports `ClientLeft`."""
+    """Close a session; the driver reports `ClientDisconnected`."""
 
     session: int
     reason: str
@@ -217,7 +221,7 @@ class Read(Effect, frozen=True):
     bytes_max: int
 
 
-class Forget(Effect, frozen=True):
+class DeleteThrough(Effect, frozen=True):
     """Records up to this tick may be deleted."""
 
     tick: int

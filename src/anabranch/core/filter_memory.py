@@ -37,13 +37,13 @@ class _Account:
         #: Attribute → number of charges that use it, at least one.
         self.names: dict[str, int] = {}
 
-    def with_more(self, cost: FilterCost) -> int:
+    def total_with(self, cost: FilterCost) -> int:
         """The total after this charge."""
         new_names = sum(name not in self.names for name in cost.names)
         return self.bytes + cost.bytes + NAME_BYTES * new_names
 
     def charge(self, cost: FilterCost) -> None:
-        self.bytes = self.with_more(cost)
+        self.bytes = self.total_with(cost)
         self.charges += 1
         for name in cost.names:
             self.names[name] = self.names.get(name, 0) + 1
@@ -74,27 +74,26 @@ class FilterMemory:
 
     @property
     def used(self) -> int:
-        """The total of all charges."""
         return self._all.bytes
 
     def used_by(self, client: str) -> int:
         account = self._clients.get(client)
         return 0 if account is None else account.bytes
 
-    def objection(self, client: str, cost: FilterCost) -> str:
+    def refusal(self, client: str, cost: FilterCost) -> str:
         """Why a charge to a client is refused; "" if it is not (rule 1)."""
         account, limits = self._clients.get(client) or _Account(), self._limits
         quota = limits.client_subscriptions_bytes_max
-        if client and account.with_more(cost) > quota:
-            more = account.with_more(cost) - account.bytes
+        if client and account.total_with(cost) > quota:
+            more = account.total_with(cost) - account.bytes
             return (
                 f"the filters of client {client!r} take about {account.bytes} bytes of this"
                 f" broker's memory; {more} more for this one would exceed its quota of"
                 f" {quota} (client_subscriptions_bytes_max); {_REMEDY}"
             )
         total, bytes_max = self._all, limits.subscriptions_bytes_max
-        if total.with_more(cost) > bytes_max:
-            more = total.with_more(cost) - total.bytes
+        if total.total_with(cost) > bytes_max:
+            more = total.total_with(cost) - total.bytes
             return (
                 f"the filters of all clients take about {total.bytes} bytes of this broker's"
                 f" memory; {more} more for this one would exceed the limit of {bytes_max}"
@@ -103,7 +102,7 @@ class FilterMemory:
         return ""
 
     def charge(self, client: str, cost: FilterCost) -> None:
-        """Charge a filter. Callers that may refuse it call `objection` first."""
+        """Charge a filter. Callers that may refuse it call `refusal` first."""
         self._all.charge(cost)
         if client:
             self._clients.setdefault(client, _Account()).charge(cost)

@@ -71,7 +71,7 @@ class _SilenceBound:
         self._deviation_s = options.dead_after_s / 4
         self._factor = 1.0
 
-    def heard(self, pause_s: float) -> None:
+    def record_pause(self, pause_s: float) -> None:
         """Record that the neighbour sent something after this pause."""
         if pause_s * 4 < self._heartbeat_s:
             return
@@ -80,7 +80,7 @@ class _SilenceBound:
         self._deviation_s += (abs(off_s) - self._deviation_s) / 8
         self._factor = max(1.0, self._factor * 0.99)
 
-    def was_wrong(self) -> None:
+    def record_false_suspicion(self) -> None:
         """Record that the neighbour was suspected but alive."""
         self._factor = min(self._factor * 2, 16.0)
 
@@ -116,7 +116,7 @@ class Links:
         self._suspected: dict[str, int] = {}
         self._beat_at = 0.0
 
-    def up(self, now: float, peer: str) -> Effects:
+    def link_up(self, now: float, peer: str) -> Effects:
         if peer not in self._lives:
             return [CutLink(peer, f"{peer!r} is not a neighbour of {self._name!r}")]
         if not self._links:
@@ -131,11 +131,10 @@ class Links:
         known = (heard.newest, heard.seen, heard.seen_ns)
         return [Send(peer, Hello(PROTOCOL_VERSION, self._name, life, *known))]
 
-    def all(self) -> list[str]:
-        """The connected neighbours."""
+    def connected_peers(self) -> list[str]:
         return list(self._links)
 
-    def down(self, peer: str) -> bool:
+    def link_down(self, peer: str) -> bool:
         """Remove a link; True if it was greeted."""
         link = self._links.pop(peer, None)
         return link is not None and link.greeted
@@ -146,7 +145,7 @@ class Links:
         if link is None:
             return False
         if link.greeted:
-            self._silence_bounds[peer].heard(now - link.heard_at)
+            self._silence_bounds[peer].record_pause(now - link.heard_at)
         link.heard_at = now
         return True
 
@@ -172,14 +171,14 @@ class Links:
         self._lives[peer] = hello.life
         link.greeted = True
         if self._suspected.pop(peer, 0) == hello.life:
-            self._silence_bounds[peer].was_wrong()
+            self._silence_bounds[peer].record_false_suspicion()
 
     def is_greeted(self, peer: str) -> bool:
         """Whether the router may use the link."""
         link = self._links.get(peer)
         return link is not None and link.greeted
 
-    def patience_s(self, peer: str) -> float:
+    def silence_bound_s(self, peer: str) -> float:
         """How long this neighbour may be silent."""
         return self._silence_bounds[peer].bound_s
 
@@ -200,5 +199,4 @@ class Links:
         return effects
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._beat_at if self._links else None

@@ -37,7 +37,7 @@ class ChangeAdvertisements(msgspec.Struct, frozen=True, gc=False):
     removed: Sequence[str]
 
 
-class Marked(msgspec.Struct, frozen=True, gc=False):
+class AnnounceMark(msgspec.Struct, frozen=True, gc=False):
     """This broker's stream has a new mark."""
 
     mark: int
@@ -85,7 +85,7 @@ PartRequest = (
     | ChangeInterest
     | ChangeAdvertisements
     | Emission
-    | Marked
+    | AnnounceMark
     | WorkDone
     | RequestSync
     | JoinPointRequest

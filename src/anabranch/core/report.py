@@ -158,7 +158,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(broker: Broker) -> BrokerReport:
-    routing, mesh = broker.router.counted(), broker.router.mesh_report()
+    routing, mesh = broker.router.counter_values(), broker.router.mesh_report()
     state = None if broker.edge is None else broker.edge._state
     if state is None:
         return BrokerReport(
@@ -185,7 +185,7 @@ def report(broker: Broker) -> BrokerReport:
         log=_log(broker),
         staging=_staging(broker),
         departure=_departure(broker),
-        patterns=None if broker.points is None else patterns_report(broker.points),
+        patterns=None if broker.join_points is None else patterns_report(broker.join_points),
         routing=routing,
         mesh=mesh,
         placing=_placing(broker),
@@ -239,15 +239,14 @@ def _log(broker: Broker) -> LogReport | None:
     origin = broker.origin
     if origin is None:
         return None
-    tail = origin._tail
     return LogReport(
         oldest=origin.oldest,
         head=origin.head,
-        unsynced=tail.last - tail.synced,
-        unsynced_bytes=tail.unsynced_bytes,
+        unsynced=origin.unsynced_ticks,
+        unsynced_bytes=origin.unsynced_bytes,
         vector={edge: str(version) for edge, version in origin.vector.items()},
         state="open" if origin.inquiry is None else origin.inquiry.state,
-        hindrance="" if origin.inquiry is None else origin.inquiry.hindrance,
+        hindrance="" if origin.inquiry is None else origin.inquiry.suspension,
     )
 
 
@@ -256,7 +255,7 @@ def _staging(broker: Broker) -> StagingReport | None:
         return None
     staging = broker.origin.staging
     batches = staging.batches
-    under_way = tuple(batches.under_way())
+    under_way = tuple(batches.in_progress())
     return StagingReport(
         tokens=staging.tokens,
         size_bytes=staging.size,
@@ -269,13 +268,13 @@ def _staging(broker: Broker) -> StagingReport | None:
 
 
 def _batch(sink: SinkState) -> BatchReport:
-    written = 0 if sink.work is None else sink.work.appended
+    written = 0 if sink.pending is None else sink.pending.appended
     row = sink.row
     return BatchReport(sink=sink.name, batch=row.batch, events=row.count, written=written)
 
 
 def _placing(broker: Broker) -> PlacementReport | None:
-    points = broker.points
+    points = broker.join_points
     if points is None:
         return None
     counters = points.placing.counters
@@ -286,10 +285,10 @@ def _departure(broker: Broker) -> DepartureReport | None:
     departure, origin, edge = broker.departure, broker.origin, broker.edge
     if departure is None or origin is None or edge is None:
         return None
-    head = broker.last_needed
+    head = broker.last_needed_tick
     return DepartureReport(
         head=head,
         is_drained=broker.is_drained,
-        needed_by=tuple(origin.needing(head)),
+        needed_by=tuple(origin.edges_needing(head)),
         kept=tuple(edge.kept()[:KEPT_MAX]),
     )

@@ -4,8 +4,8 @@
 
 Steps, each of which waits until it is complete
 
-1. Edges that are not in the new network depart (`core.departure`) until they are drained: their
-   clients have moved to other edges, and all of their events are delivered.
+1. Edges that are not in the new network depart (`core.client_services`) until they are drained:
+   their clients have moved to other edges, and all of their events are delivered.
 2. The new file replaces the one in the directory.
 3. New brokers start. All others are signalled to reload the file and adopt the new network with a
    short restart. When all have done so, brokers that are not in the new network are stopped.

@@ -45,9 +45,10 @@ PAYS_OFF_AFTER_CHECKS = 50_000
 #: more.
 _PORTION_WORK = 1_000
 #: What it costs to ask one conjunction about an event; of how many bytes of the event it costs as
-#: much again.
+#: much again. Searches of filters add one for each unit of their weight and that many bytes.
 _ASK_WORK = 1
 _ASKED_BYTES = 2_048
+_SEARCHED_BYTES = 1_024
 #: What it costs to put a conjunction into an index, and to look for an event there; of how many
 #: conjunctions, and of how many bytes of the event, the latter costs one more.
 _ADD_WORK = 100
@@ -127,8 +128,9 @@ class AnyOf:
         if index is not None:
             left = []
             for first, last, work in self._portions(envelopes):
-                left += [first + place for place in self._not_found(index, envelopes[first:last])]
                 yield work
+                for place in (yield from self._not_found(index, envelopes[first:last])):
+                    left.append(first + place)
         if not self._beside:
             return list(left)
         outside = []
@@ -174,22 +176,46 @@ class AnyOf:
         assert isinstance(number, int)
         return self.filters[number]
 
-    def _not_found(self, index: MatchIndex, envelopes: Sequence[Envelope]) -> list[int]:
+    def _not_found(
+        self, index: MatchIndex, envelopes: Sequence[Envelope]
+    ) -> Generator[int, None, list[int]]:
         """The places of events that nothing in the index matches."""
+        missing = []
         found = index.destinations_of([each.encoded for each in envelopes], self._limits)
-        return [
-            place
-            for place, known in enumerate(found)
-            if not (index.destinations(envelopes[place]) if known is None else known)
-        ]
+        for place, known in enumerate(found):
+            if known is None:
+                is_found = yield from self._is_found(index, envelopes[place])
+            else:
+                is_found = bool(known)
+            if not is_found:
+                missing.append(place)
+        return missing
+
+    def _is_found(self, index: MatchIndex, envelope: Envelope) -> Generator[int, None, bool]:
+        """Whether something in the index matches, check by check."""
+        sure, checks = index.narrow(envelope)
+        if sure:
+            return True
+        attributes = envelope.attributes()
+        work = 0
+        for _, check in checks:
+            work += check.work(len(envelope.encoded))
+            if work > _PORTION_WORK:
+                yield work
+                work = 0
+            if check(attributes):
+                return True
+        yield work
+        return False
 
     def _is_beside(self, envelope: Envelope) -> Generator[int, None, bool]:
         # Every filter would validate a mapping again; an `Event` is already validated.
         event = Event.of_checked_parts(envelope.header, envelope.attributes(), b"")
         each = _ASK_WORK + len(envelope.encoded) // _ASKED_BYTES
+        searched = len(envelope.encoded) // _SEARCHED_BYTES
         work = 0
         for filter, size in self._beside:
-            work += each * size
+            work += each * size + searched * filter.search_weight
             if work > _PORTION_WORK:
                 yield work
                 work = 0

@@ -360,9 +360,12 @@ class MatchIndex:
                     hits[group] = self._doubts.decide(entry, attributes)
             return self._groups.names(hits)
 
-    def destinations_within(self, event: Asked, checks_max: int) -> tuple[set[Hashable], int, bool]:
-        """`destinations` with at most so many checks of filters in doubt; a filter beyond that
-        counts as satisfied. Also how many checks were made, and whether that was too few."""
+    def destinations_within(
+        self, event: Asked, size: int, work_max: int
+    ) -> tuple[set[Hashable], int, bool]:
+        """`destinations` with a limit on the cost of residual checks; filters beyond it count as
+        satisfied. Also the cost, and whether the limit was reached. `size` is that of the event in
+        bytes."""
         asked = event if isinstance(event, Envelope) else own_attributes(event)
         with self._lock:
             if self._early is not None:
@@ -370,17 +373,18 @@ class MatchIndex:
             hits, open_bits = self._groups.unhit()
             doubts = self._engine.reach(asked, hits, open_bits).tolist()
             attributes = attributes_of(event) if doubts else {}
-            checks, is_short = 0, False
+            work, is_short = 0, False
             for entry in doubts:
                 group = self._engine.group_of(entry)
                 if hits[group]:
                     continue
-                if checks >= checks_max:
+                check = self._doubts.check(entry)
+                if work + check.work(size) > work_max:
                     hits[group] = is_short = True
                     continue
-                checks += 1
-                hits[group] = self._doubts.decide(entry, attributes)
-            return self._groups.names(hits), checks, is_short
+                work += check.work(size)
+                hits[group] = check(attributes)
+            return self._groups.names(hits), work, is_short
 
     def match_bodies(
         self, bodies: Sequence[bytes], limits: Limits

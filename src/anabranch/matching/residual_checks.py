@@ -2,13 +2,14 @@
 
 These are residues, and constraints beyond the keys of the engines. An entry with such conditions
 has a check here. The engine reports the entry as a candidate when everything it can decide holds;
-the check then evaluates the remaining conditions exactly.
+the check then evaluates the remaining conditions exactly. A check states what it costs, because
+a search in a large text may take a thousand times as long as a comparison.
 
 Checks can be stored in a snapshot. A loaded snapshot creates a check when the engine first reports
 its entry; most are never needed.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -24,9 +25,37 @@ from anabranch.model.language.expression import Expression
 from anabranch.model.language.parser import parse_expression
 from anabranch.model.language.tokens import expression_text
 from anabranch.model.limits import Limits
+from anabranch.model.normal.conditions import search_weight
 from anabranch.model.normal.value_set import ValueSet
 
-Check = Callable[[Attributes], bool]
+#: The cost of one check, in microseconds of an ordinary machine: CHECK_WORK, plus one for every
+#: CHECKED_BYTES bytes of the event. Each unit of the weight of its searches (`model.language.like`)
+#: adds one for every SEARCHED_BYTES.
+CHECK_WORK = 3
+CHECKED_BYTES = 2_048
+SEARCHED_BYTES = 1_024
+
+
+class Check:
+    """What remains to be evaluated of one entry."""
+
+    __slots__ = ("_conditions", "_undecided", "_weight")
+
+    def __init__(self, conditions: Iterable[Condition], left: "Left") -> None:
+        self._conditions = tuple(conditions)
+        self._undecided = left.undecided
+        self._weight = sum(map(search_weight, left.residue))
+
+    def __call__(self, attributes: Attributes) -> bool:
+        for name, values in self._undecided:
+            if not values.contains(attributes.get(name)):
+                return False
+        return all(condition(attributes) is True for condition in self._conditions)
+
+    def work(self, size: int) -> int:
+        """The cost of checking an event of `size` bytes."""
+        return CHECK_WORK + size // CHECKED_BYTES + self._weight * size // SEARCHED_BYTES
+
 
 #: What was accepted once is accepted again: a snapshot does not say by which limits it was.
 _ANY_SIZE = Limits(
@@ -71,7 +100,7 @@ class Doubts:
 
     def put(self, entry: int, left: Left) -> None:
         """Remember what is left of an entry."""
-        self._checks[entry] = _check(map(self._condition, left.residue), left)
+        self._checks[entry] = Check(map(self._condition, left.residue), left)
         self._left[entry] = left
 
     def _condition(self, residue: Expression) -> Condition:
@@ -123,16 +152,4 @@ def left_of(spelling: Spelling) -> Left | None:
 
 def check_of(left: Left) -> Check:
     """The check of what is left."""
-    return _check(map(compile_condition, left.residue), left)
-
-
-def _check(compiled: Iterable[Condition], left: Left) -> Check:
-    conditions, undecided = tuple(compiled), left.undecided
-
-    def check(attributes: Attributes) -> bool:
-        for name, values in undecided:
-            if not values.contains(attributes.get(name)):
-                return False
-        return all(condition(attributes) is True for condition in conditions)
-
-    return check
+    return Check(map(compile_condition, left.residue), left)

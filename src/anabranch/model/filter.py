@@ -40,6 +40,7 @@ from anabranch.model.language.parser import parse_expression
 from anabranch.model.language.tokens import expression_text
 from anabranch.model.language.tuples import parse_tuples
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+from anabranch.model.normal.conditions import search_weight
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, each_is_covered
 from anabranch.model.normal.memory_cost import FilterCost, filter_cost
 from anabranch.model.normal.normal_form import normalise
@@ -54,7 +55,14 @@ _set = object.__setattr__
 class Filter:
     """An immutable filter. See the rules at the top of this module."""
 
-    __slots__ = ("__weakref__", "_condition", "_conjunctions", "_expression", "_limits")
+    __slots__ = (
+        "__weakref__",
+        "_condition",
+        "_conjunctions",
+        "_expression",
+        "_limits",
+        "_weight",
+    )
 
     _expression: Expression
     _limits: Limits
@@ -62,6 +70,8 @@ class Filter:
     _condition: CompiledCondition | None
     #: The normal form; None until first use.
     _conjunctions: tuple[Conjunction, ...] | None
+    #: `search_weight`; -1 until first use.
+    _weight: int
 
     def __init__(self, source: FilterSource, limits: Limits = DEFAULT_LIMITS) -> None:
         _set_parts(self, _checked_tree(source, limits), limits)
@@ -80,16 +90,24 @@ class Filter:
 
     @classmethod
     def reading(
-        cls, text: str, limits: Limits = DEFAULT_LIMITS
+        cls, text: str, limits: Limits = DEFAULT_LIMITS, *, compiled: bool = False
     ) -> "Reading[tuple[str, Limits], Filter | FilterError] | None":
-        """Return a `Reading` that parses a text ahead of its use.
+        """Return a `Reading` that parses a text ahead of its use, and compiles it if wanted.
 
         `parse` then finds the filter with its normal form, or its error. None if the text is
-        remembered.
+        remembered, and compiled if wanted.
         """
-        if (text, limits) in _remembered:
+        known = _remembered.get((text, limits))
+        if known is not None and (known.is_compiled or not compiled):
             return None
-        return Reading(_prepared, (text, limits), text, lambda: _read(text, limits))
+        return Reading(
+            _prepared, (text, limits), text, lambda: _read(text, limits, compiled=compiled)
+        )
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether `compile` was called, or an event matched."""
+        return self._condition is not None
 
     def compile(self) -> None:
         """Compile the filter now instead of at the first match."""
@@ -139,6 +157,13 @@ class Filter:
             cached = normalise(self._expression, self._limits)
             _set(self, "_conjunctions", cached)
         return cached
+
+    @property
+    def search_weight(self) -> int:
+        """The weight of the searches that an evaluation may make (`language.like`)."""
+        if self._weight < 0:
+            _set(self, "_weight", search_weight(self._expression))
+        return self._weight
 
     def cost(self, text: str) -> FilterCost:
         """Return the memory that a broker needs to hold this filter, which was parsed from
@@ -211,11 +236,14 @@ _prepared: ReadAhead[tuple[str, Limits], Filter | FilterError] = ReadAhead("filt
 _remembered: WeakValueDictionary[tuple[str, Limits], Filter] = WeakValueDictionary()
 
 
-def _read(text: str, limits: Limits) -> tuple[Filter | FilterError, int]:
+def _read(text: str, limits: Limits, *, compiled: bool) -> tuple[Filter | FilterError, int]:
     """Return the filter of a text, or its error, with the size in bytes."""
     try:
         created = Filter.parse(text, limits)
-        return created, created.cost(text).bytes
+        cost = created.cost(text)
+        if compiled:
+            created.compile()
+        return created, cost.bytes
     except FilterError as error:
         return error.with_traceback(None), len(text) + FAILURE_BYTES
 
@@ -225,6 +253,7 @@ def _set_parts(target: Filter, expression: Expression, limits: Limits) -> None:
     _set(target, "_limits", limits)
     _set(target, "_condition", None)
     _set(target, "_conjunctions", None)
+    _set(target, "_weight", -1)
 
 
 def _of_checked(expression: Expression, limits: Limits) -> Filter:

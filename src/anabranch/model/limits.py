@@ -48,6 +48,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     conjunctions_max: int = 1_024
     #: Constraints and residues in all conjunctions of a normal form.
     predicates_max: int = 16_384
+    #: Weight of the LIKE conditions of a filter, or of all parts of a pattern, that search a text
+    #: (`language.like.search_weight`).
+    search_weight_max: int = 512
 
     # -- patterns
     #: Bytes of the text of a pattern, its named parts, and its joins.

@@ -96,7 +96,7 @@ class CoreDriver:
             contract.Put: self._put,
             contract.Sync: self._sync,
             contract.Read: self._read,
-            contract.Forget: self._forget,
+            contract.DeleteThrough: self._forget,
             contract.CutLink: self._cut_link,
             contract.CutClient: self._cut_client,
             contract.Note: self._note,
@@ -233,7 +233,7 @@ class CoreDriver:
     def _read(self, effect: contract.Read) -> None:
         self._store.read(effect.request, effect.first, effect.last, effect.bytes_max)
 
-    def _forget(self, effect: contract.Forget) -> None:
+    def _forget(self, effect: contract.DeleteThrough) -> None:
         self._store.forget(effect.tick)
 
     def _cut_link(self, effect: contract.CutLink) -> None:

@@ -303,11 +303,13 @@ def _readings_in(
             yield pattern_reading(record.id, record.text, limits)
     else:
         texts = dict.fromkeys(_filters_in(frame))
+        # Edges and origins evaluate filters of subscriptions and replays; interest is only indexed.
+        compiled = isinstance(frame, Subscribe | Carry)
         # The core parses all advertisements in one step, but interest in slices.
         is_long = isinstance(frame, Advertise) and sum(map(len, texts)) > SHORT_CHARACTERS
         for text in texts:
             is_read = is_long or len(text) > SHORT_CHARACTERS
-            if is_read and (reading := Filter.reading(text, limits)):
+            if is_read and (reading := Filter.reading(text, limits, compiled=compiled)):
                 yield reading
 
 

@@ -308,7 +308,7 @@ class Node:
         await asyncio.shield(self._ended)
 
     def depart(self) -> None:
-        """Start to leave the network (`core.departure`)."""
+        """Start to leave the network (`core.client_services`)."""
         self.log.info("departing: moving clients to other brokers and releasing the log")
         self._driver.handle(contract.Depart())
 

@@ -6,7 +6,7 @@
    once, like kill −9; nothing that was confirmed is lost then either.
 2. SIGHUP reloads the network file and applies a newer one (`reload`). If the broker cannot start
    with it, for example because a port is taken, it continues with the previous one. SIGUSR1 makes
-   it depart (`core.departure`): an edge does so before the others get a network without it.
+   it depart (`core.client_services`): an edge does so before the others get a network without it.
 3. uvloop runs the loop if it is installed.
 4. The process raises its limit of open files up to the hard limit; if that is less than
    `connections_max` needs, the number of connections is reduced.

@@ -327,7 +327,7 @@ class NodeSessions:
         self._sessions[session.number] = session
         connection.hand_over(session)
         self.strangers.add(connection)
-        self.handle(contract.ClientCame(session.number, connection.peer_host))
+        self.handle(contract.ClientConnected(session.number, connection.peer_host))
 
     def send(self, number: int, frame: AnyClientFrame) -> None:
         """Send a frame to a client, if it is still connected."""
@@ -357,7 +357,7 @@ class NodeSessions:
         self._leaving.add(session)
         self.fetching.left(number)
         session.connection.hang_up(reason)
-        self.handle(contract.ClientLeft(number))
+        self.handle(contract.ClientDisconnected(number))
 
     def cut_all(self, reason: str) -> None:
         """End all sessions and refuse new clients."""
@@ -379,7 +379,7 @@ class NodeSessions:
             self._all_left.set()
         if self._sessions.pop(session.number, None) is not None:
             self.fetching.left(session.number)
-            self.handle(contract.ClientLeft(session.number))
+            self.handle(contract.ClientDisconnected(session.number))
 
     async def all_left(self) -> None:
         """Wait until the connections of all cut sessions are closed."""

@@ -144,7 +144,7 @@ def memory_status(
     budget: MemoryBudget, links: Iterable[NodeLink], broker: Broker, limits: Limits
 ) -> MemoryStatus:
     """Memory held, by use."""
-    options, origin, points = broker.config.options, broker.origin, broker.points
+    options, origin, points = broker.config.options, broker.origin, broker.join_points
     connections = [link.connection for link in links if link.connection is not None]
     return MemoryStatus(
         bytes_max=limits.memory_bytes_max,

@@ -14,11 +14,11 @@ from anabranch.check import history as told
 from anabranch.check.history import filter_text
 from anabranch.check.reference import matches
 from anabranch.core.session.effects import (
-    Confirm,
+    EventsConfirmed,
+    EventsRefused,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    TellPublishRefused,
 )
 from anabranch.core.session.publisher_order import Order, PublisherOrder
 from anabranch.core.session.session import ClientSession
@@ -260,13 +260,13 @@ class SimPublisher(Application):
 
     def hear(self, effect: object) -> None:
         """A confirmation, or a refusal."""
-        if isinstance(effect, Confirm):
+        if isinstance(effect, EventsConfirmed):
             self.history.append(
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
             self._order.confirmed(effect.tick)
             self._settle_move()
-        elif isinstance(effect, TellPublishRefused) and effect.final:
+        elif isinstance(effect, EventsRefused) and effect.final:
             self._restart(self.elsewhere())
 
     def flee(self, edge: str) -> None:

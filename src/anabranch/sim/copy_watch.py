@@ -46,7 +46,7 @@ class Repetitions:
 
     3. Ticks that an origin sends because somebody asked for them, or because its log was read for
        somebody; and what a link delivers twice (the fault `repeat`).
-    4. Of rule 2, what a broker sends by the chart because it has not heard of the tree yet.
+    4. Of rule 2, what a broker sends by the network file because it has not heard of the tree yet.
     5. Of rule 2, what came while the tree changed. A broker that takes another parent tells it at
        once, and the former one later; until then both have it in their tables, and a tick that has
        targets behind both comes from both. So a second copy is excused if, since the tick was first
@@ -111,7 +111,7 @@ class Repetitions:
         self._last[name] = frame
         if isinstance(stimulus, contract.FrameReceived) and isinstance(frame, Branches):
             edges = router.branches.edges(frame.tree)
-            holds = any(stimulus.peer in router.branches.on_tree(frame.tree, e) for e in edges)
+            holds = any(stimulus.peer in router.branches.hops_on_tree(frame.tree, e) for e in edges)
             self._hold(name, frame.tree, stimulus.peer, holds)
         elif isinstance(stimulus, contract.LinkDown):
             self._let_go(name, stimulus.peer)

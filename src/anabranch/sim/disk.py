@@ -195,13 +195,13 @@ class Disk:
         crash has taken the verdict."""
         recovered = self.recover()
         first, last = recovered.first_tick, self._last_tick
-        what = renewal.planned(recovered.catalog, first, last, above=0, spare=spare)
+        what = renewal.renewal_plan(recovered.catalog, first, last, above=0, spare=spare)
         if what is None:
             return []
         old = dict(self._records)
         puts = renewal.final_puts(what, recovered.catalog, recovered.records)
         time_ns = decode_record(old[last]).time_ns if old else 0
-        again = [renewal.again(old[tick], time_ns) for tick in what.disputed]
+        again = [renewal.reappended(old[tick], time_ns) for tick in what.disputed]
         self._segments = [_Segment(first)]
         self._records.clear()
         self._last_tick = self._synced_tick = first - 1

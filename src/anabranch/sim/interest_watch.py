@@ -37,11 +37,11 @@ class InterestWatch:
                 for view in router.presences():
                     self._check(name, view)
             elif isinstance(router, MeshRouter):
-                self._check_wishes(name, router)
+                self._check_origin_interest(name, router)
 
-    def _check_wishes(self, name: str, router: MeshRouter) -> None:
+    def _check_origin_interest(self, name: str, router: MeshRouter) -> None:
         """An origin that would filter for an edge lets through all that the edge relies on."""
-        views = router.wish_views()
+        views = router.interest_views()
         advertised = self._any(router.advertised()) if views else 0
         for wish in views:
             broker = self._world.hosts[wish.edge].broker

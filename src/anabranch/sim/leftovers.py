@@ -48,10 +48,14 @@ class Leftovers:
     def found(self) -> Iterator[Anomaly]:
         """All that is left over."""
         yield from self._of_trees()
-        moving = {tree for router in self._meshes.values() for tree in router.branches.moving()}
+        moving = {
+            tree
+            for router in self._meshes.values()
+            for tree in router.branches.trees_with_former_parent()
+        }
         for name, router in self._meshes.items():
             yield from self._strangers(name, router)
-            yield from self._wishes(name, router)
+            yield from self._origin_interest(name, router)
             yield from self._mesh_trees(name, router)
             yield from self._branches(name, router, moving)
 
@@ -91,10 +95,10 @@ class Leftovers:
 
     # -- mesh routing -----------------------------------------------------------------------------
 
-    def _wishes(self, name: str, router: MeshRouter) -> Iterator[Anomaly]:
+    def _origin_interest(self, name: str, router: MeshRouter) -> Iterator[Anomaly]:
         """Rule 2."""
         advertised = router.advertised() if router.clock is not None else []
-        for view in router.wish_views():
+        for view in router.interest_views():
             wanted = self._settled_interest(view.edge)
             clock = self._meshes[view.edge].clock if wanted is not None else None
             if wanted is None or clock is None or view.version != clock.propagated:
@@ -108,7 +112,7 @@ class Leftovers:
 
     def _mesh_trees(self, name: str, router: MeshRouter) -> Iterator[Anomaly]:
         """Rule 3."""
-        for tree in router.trees.stands():
+        for tree in router.trees.positions():
             if tree.number and self._is_news_known(router, tree.origin):
                 root = self._meshes[tree.origin]
                 table = root.advertisements.tables[tree.origin]
@@ -122,7 +126,9 @@ class Leftovers:
             if not tree.number or tree in moving or not self._is_news_known(router, tree.origin):
                 continue
             entries = router.advertisements.tables[tree.origin].entries.values()
-            promised = [c for e in entries if e.said.tree == tree.number for c in e.conjunctions]
+            promised = [
+                c for e in entries if e.advertised.tree == tree.number for c in e.conjunctions
+            ]
             for edge in edges:
                 wanted = self._settled_interest(edge)
                 if wanted is not None and not any_intersects(wanted, promised):
@@ -131,8 +137,12 @@ class Leftovers:
 
     def _strangers(self, name: str, router: MeshRouter) -> Iterator[Anomaly]:
         """Rule 5."""
-        known = {*router.advertisements.tables, *router.wishes.versions(), *router.trees.lives}
-        known |= {tree.origin for tree in router.trees.stands()}
+        known = {
+            *router.advertisements.tables,
+            *router.origin_interest.versions(),
+            *router.trees.lives,
+        }
+        known |= {tree.origin for tree in router.trees.positions()}
         known |= {edge for edges in router.branches.view().values() for edge in edges}
         for stranger in sorted(known - set(self._world.hosts[name].config.network.edges)):
             text = f"{name} knows of {stranger}, which is not in the network"

@@ -16,7 +16,7 @@ from anabranch.check.detections import Detection, LoggedEvent, check_detection, 
 from anabranch.core import contract
 from anabranch.core.origin.log_tail import EventRecord, decode_record
 from anabranch.core.patterns.join_points.records import name_of
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.pattern.match import Placement, PointRecord
@@ -111,16 +111,16 @@ class Definer(Application):
     def _define(self) -> None:
         # The first of a world says that its id is new, and no other broker is asked.
         is_new = self.name.endswith("0")
-        _, effects = self.session.defining.define(
+        _, effects = self.session.patterns.define(
             self.pattern_id, self.text, self.placement, is_new=is_new
         )
         self.perform(effects)
 
     def hear(self, effect: object) -> None:
         """The pattern is there."""
-        if isinstance(effect, TellDefined) and effect.code == BUSY:
+        if isinstance(effect, PatternRequestAnswered) and effect.code == BUSY:
             self.world.after(_AGAIN_S, self._define)
-        elif isinstance(effect, TellDefined):
+        elif isinstance(effect, PatternRequestAnswered):
             assert not effect.reason or "leaves the network" in effect.reason, effect.reason
             self.is_defined = not effect.reason
             self.is_refused = not self.is_defined
@@ -156,7 +156,11 @@ class Detections:
         """Somebody thinks that a join point would do better elsewhere."""
         for name in sorted(self._world.hosts):
             broker = self._world.hosts[name].broker
-            active = [] if broker is None or broker.points is None else sorted(broker.points.active)
+            active = (
+                []
+                if broker is None or broker.join_points is None
+                else sorted(broker.join_points.active)
+            )
             if active and rng.random() < _MOVED:
                 target = rng.choice(edges)
                 self._world.stimulate(name, contract.MoveJoinPoint(rng.choice(active), target))
@@ -164,9 +168,9 @@ class Detections:
     def is_settled(self) -> bool:
         """Whether all patterns are defined, and all that was found is reported."""
         points = [
-            host.broker.points
+            host.broker.join_points
             for host in self._world.hosts.values()
-            if host.broker is not None and host.broker.points is not None
+            if host.broker is not None and host.broker.join_points is not None
         ]
         is_quiet = all(point.is_settled for each in points for point in each.active.values())
         is_quiet = is_quiet and all(map(self._has_everything, self._world.hosts.values()))
@@ -184,11 +188,11 @@ class Detections:
     def _has_everything(self, host: SimHost) -> bool:
         """Whether the join points of a broker were given all that there is."""
         broker = host.broker
-        if broker is None or broker.points is None or broker.edge is None:
+        if broker is None or broker.join_points is None or broker.edge is None:
             return True
         streams = broker.config.network.edges
         heads = {stream: self._world.hosts[stream].disk.head() for stream in streams}
-        for pattern_id in broker.points.active:
+        for pattern_id in broker.join_points.active:
             reach = broker.edge.reach(name_of(pattern_id))
             if any(reach.get(stream, (0, 0))[0] < head for stream, head in heads.items()):
                 return False
@@ -231,7 +235,7 @@ class Detections:
 
     def _records(self, pattern_id: str) -> list[PointRecord]:
         brokers = [host.broker for host in self._world.hosts.values()]
-        points = [broker.points for broker in brokers if broker is not None]
+        points = [broker.join_points for broker in brokers if broker is not None]
         records = [each.records.get(pattern_id) for each in points if each is not None]
         return [record for record in records if record is not None]
 

@@ -88,7 +88,7 @@ class Rollbacks:
             return False
         neighbours = broker.config.network.links_of(self.victim)
         known = [self._world.hosts[name].broker for name in neighbours]
-        newest = [each.witness.of(self.victim).newest for each in known if each is not None]
+        newest = [each.witness.known(self.victim).newest for each in known if each is not None]
         known_tick = max(newest, default=0)
         made = self._world.hosts[self.victim].disk.head()
         return known_tick > head and made - known_tick < _SPARE_TICKS

@@ -266,7 +266,7 @@ class Simulation:
         is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
         has_quota = options.held_back_max < _ROOMY_BYTES
         is_lossy = has_quota or (options.retention == "lossy" and is_over)
-        tick = _beginnings.decode(what).forgotten
+        tick = _beginnings.decode(what).deleted
         why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"
         self.history.append(told.Forgotten(stream, tick, why, now))
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from anabranch.check import history as told
-from anabranch.core.session.effects import TellCommitted, TellStaged, TellStagingRefused
+from anabranch.core.session.effects import BatchCommitted, ChunkStaged, StagingRefused
 from anabranch.core.session.session import ClientSession
 from anabranch.model.encoding import encode_draft
 from anabranch.model.event import Event, Value
@@ -62,11 +62,11 @@ class SinkTask(Application):
 
     def hear(self, effect: object) -> None:
         """An answer."""
-        if isinstance(effect, TellStaged):
+        if isinstance(effect, ChunkStaged):
             self._waiting.discard(effect.request)
             if not self._waiting:
                 self._ended(self, True)
-        elif isinstance(effect, TellStagingRefused) and effect.final:
+        elif isinstance(effect, StagingRefused) and effect.final:
             self.forget()
             self._ended(self, False)
 
@@ -207,14 +207,14 @@ class SimSink(Application):
 
     def hear(self, effect: object) -> None:
         """An answer to a commit."""
-        if isinstance(effect, TellCommitted) and effect.request == self._request:
+        if isinstance(effect, BatchCommitted) and effect.request == self._request:
             self._request = 0
             ticks = (effect.first, effect.last, effect.was_known)
             what = (effect.sink, effect.batch, self._tokens, *ticks)
             self.history.append(told.BatchTold(self.world.now, *what))
             self.told += 1
             self._go_on()
-        elif isinstance(effect, TellStagingRefused) and effect.final:
+        elif isinstance(effect, StagingRefused) and effect.final:
             self._request = 0
             self._execute_later()
 

@@ -8,16 +8,16 @@ import msgspec
 from anabranch.check import history as told
 from anabranch.check.history import filter_text
 from anabranch.core.session.effects import (
-    DeliverToApplication,
+    EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     StartKind,
-    TellCut,
-    TellEnded,
-    TellOrderNotKept,
-    TellRefused,
-    TellStands,
-    TellStart,
-    TellWithheld,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionEnded,
+    SubscriptionRefused,
+    SubscriptionStarted,
+    TicksWithheld,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.core.session.subscribe import LOST
@@ -199,7 +199,7 @@ class SimSubscriber(Application):
         """Go to another broker, with everything that is durable."""
         old = self.session
         self.leave()
-        if any(old.is_ending(standing.name) for standing in old.standings()):
+        if any(old.is_ending(resume_point.name) for resume_point in old.resume_points()):
             return
         self._settle_at(edge)
 
@@ -211,10 +211,10 @@ class SimSubscriber(Application):
         old = self.session
         self.home = edge
         self.session = ClientSession(self.name, options=self.options)
-        for standing in old.standings():
-            self._take_over(standing)
-            if old.is_ending(standing.name):
-                self.perform(self.session.unsubscribe(self.world.now, standing.name))
+        for resume_point in old.resume_points():
+            self._take_over(resume_point)
+            if old.is_ending(resume_point.name):
+                self.perform(self.session.unsubscribe(self.world.now, resume_point.name))
         for name, mine in list(self._subscriptions.items()):
             if mine.quality != "durable":
                 self._over(name)
@@ -226,7 +226,7 @@ class SimSubscriber(Application):
         """A new process, which knows the names of its durable subscriptions and nothing else."""
         old = self.session
         self.leave()
-        if any(old.is_ending(standing.name) for standing in old.standings()):
+        if any(old.is_ending(resume_point.name) for resume_point in old.resume_points()):
             return
         every = self._subscriptions.values()
         if self._leaves_nothing and any(e.quality == "durable" and not e.stands for e in every):
@@ -256,14 +256,14 @@ class SimSubscriber(Application):
         mine.episode = f"{name}#{mine.memories}"
         self._record_asked(name, "resume", latest_start)
 
-    def _give_up(self, standing: ResumePoint) -> None:
+    def _give_up(self, resume_point: ResumePoint) -> None:
         """The requested start is no longer available, but some broker may have granted it: resume
         the subscription there and end it."""
-        if not self.session.knows(standing.name) and standing.name in self._subscriptions:
-            self._begin_episode(standing.name, {})
-            resumed = msgspec.structs.replace(standing, start="resume", start_ticks={})
-            self.perform(self.session.take_over(self.world.now, resumed))
-            self.perform(self.session.unsubscribe(self.world.now, standing.name))
+        if not self.session.knows(resume_point.name) and resume_point.name in self._subscriptions:
+            self._begin_episode(resume_point.name, {})
+            resumed = msgspec.structs.replace(resume_point, start="resume", start_ticks={})
+            self.perform(self.session.resume(self.world.now, resumed))
+            self.perform(self.session.unsubscribe(self.world.now, resume_point.name))
 
     def _mend(self, name: str, ticks: Mapping[str, int]) -> None:
         """Go on with a reliable subscription after what came before its connection was lost."""
@@ -288,16 +288,16 @@ class SimSubscriber(Application):
         mine.acked |= session.progress(name)
         self.perform(session.ack(self.world.now, {name: None}))
 
-    def _take_over(self, standing: ResumePoint) -> None:
-        if not self.session.knows(standing.name) and standing.name in self._subscriptions:
-            self.perform(self.session.take_over(self.world.now, standing))
+    def _take_over(self, resume_point: ResumePoint) -> None:
+        if not self.session.knows(resume_point.name) and resume_point.name in self._subscriptions:
+            self.perform(self.session.resume(self.world.now, resume_point))
 
     # -- what it hears --------------------------------------------------------------------------
 
     def hear(self, effect: object) -> None:
         """Something about a subscription."""
         now = self.world.now
-        if isinstance(effect, DeliverToApplication):
+        if isinstance(effect, EventDelivered):
             event_id = decode_envelope(effect.body).id
             self.history.append(
                 told.Delivered(
@@ -313,42 +313,42 @@ class SimSubscriber(Application):
             )
             if self._subscriptions[effect.subscription].manual and self.world.rng.random() < 0.5:
                 self._later(self._ack, self.session, effect.subscription)
-        elif isinstance(effect, TellStart):
+        elif isinstance(effect, SubscriptionStarted):
             episode = self._episode(effect.subscription)
             self.history.append(told.Started(now, episode, effect.stream, effect.tick))
         else:
             self._hear_rare(now, effect)
 
     def _hear_rare(self, now: float, effect: object) -> None:
-        if isinstance(effect, TellWithheld):
+        if isinstance(effect, TicksWithheld):
             episode = self._episode(effect.subscription)
             span = (effect.stream, effect.first, effect.last)
             self.history.append(told.WithheldTold(now, episode, *span, effect.reason))
-        elif isinstance(effect, TellOrderNotKept):
+        elif isinstance(effect, OrderGivenUp):
             episode = self._episode(effect.subscription)
             which = (effect.stream, effect.tick, effect.publisher, effect.incarnation)
             self.history.append(told.OrderNotKept(now, episode, *which))
-        elif isinstance(effect, TellStands):
+        elif isinstance(effect, SubscriptionAccepted):
             self._subscriptions[effect.subscription].stands = True
-        elif isinstance(effect, TellEnded):
+        elif isinstance(effect, SubscriptionEnded):
             for stream, tick in effect.ticks.items():
                 episode = self._episode(effect.subscription)
                 self.history.append(told.Ended(now, episode, stream, tick))
             self._over(effect.subscription)
-        elif isinstance(effect, TellCut | TellRefused) and effect.subscription:
-            if isinstance(effect, TellRefused) and (
-                effect.standing is None or effect.standing.start != "resume"
+        elif isinstance(effect, SubscriptionCut | SubscriptionRefused) and effect.subscription:
+            if isinstance(effect, SubscriptionRefused) and (
+                effect.resume_point is None or effect.resume_point.start != "resume"
             ):
                 self.history.append(told.Refused(now, self._episode(effect.subscription)))
             ticks = self._broken.pop(effect.subscription, {})
             if self._explicit and ticks and effect.reason == LOST:
                 self._mend(effect.subscription, ticks)
-            elif effect.standing is None:
+            elif effect.resume_point is None:
                 self._over(effect.subscription)
-            elif isinstance(effect, TellRefused) and effect.standing.start != "resume":
-                self._later(self._give_up, effect.standing)
+            elif isinstance(effect, SubscriptionRefused) and effect.resume_point.start != "resume":
+                self._later(self._give_up, effect.resume_point)
             else:
-                self._later(self._take_over, effect.standing)
+                self._later(self._take_over, effect.resume_point)
 
     def _later(self, action: Callable[..., None], *arguments: object) -> None:
         self.world.after(0.2 + self.world.rng.random() * 0.3, action, *arguments)

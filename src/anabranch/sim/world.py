@@ -305,9 +305,9 @@ class World:
         self._note_beginning(host, broker)
         if self.watcher is not None:
             self._watch(self.watcher, name, broker, effects)
-        worked_on = broker.worked_on
+        processed = broker.processed
         self._perform(host, effects)
-        for each, _ in worked_on:
+        for each, _ in processed:
             if isinstance(each, contract.LinkFull):
                 self._heard_full(name, each)
         deadline = broker.next_deadline()
@@ -322,10 +322,10 @@ class World:
     def _note_beginning(self, host: SimHost, broker: Broker) -> None:
         """What a broker does in this call was decided after it began with the oldest stimulus that
         it works on. Whether an event was too old to be delivered is judged by that time."""
-        worked_on = [each for each, _ in broker.worked_on]
-        is_old = bool(worked_on) and worked_on[0] is host.working_on
+        processed = [each for each, _ in broker.processed]
+        is_old = bool(processed) and processed[0] is host.working_on
         host.decided_at = host.began_at if is_old else self.now
-        left = worked_on[-1] if broker.has_work_left else None
+        left = processed[-1] if broker.has_work_left else None
         if left is not host.working_on:
             host.working_on, host.began_at = left, self.now
 
@@ -333,14 +333,14 @@ class World:
         self, watcher: Watcher, name: str, broker: Broker, effects: contract.Effects
     ) -> None:
         """Tell of each stimulus when it is handled whole, with all that it caused."""
-        worked_on = broker.worked_on
-        ends = [*(first for _, first in worked_on[1:]), len(effects)]
-        for (stimulus, first), end in zip(worked_on, ends, strict=True):
+        processed = broker.processed
+        ends = [*(first for _, first in processed[1:]), len(effects)]
+        for (stimulus, first), end in zip(processed, ends, strict=True):
             known, caused = self._caused.pop(name, (None, []))
             if known is not stimulus:
                 caused = []
             caused += effects[first:end]
-            is_last = stimulus is worked_on[-1][0]
+            is_last = stimulus is processed[-1][0]
             if is_last and broker.has_work_left:
                 self._caused[name] = (stimulus, caused)
             else:
@@ -404,7 +404,7 @@ class World:
             records = host.disk.read(effect.first, effect.last, effect.bytes_max)
             answer = contract.LogRead(effect.request, effect.first, records)
             self.after(0.001, self._if_alive, name, host.life, answer)
-        elif isinstance(effect, contract.Forget):
+        elif isinstance(effect, contract.DeleteThrough):
             host.disk.forget(effect.tick)
             self.on_forgetting(name, effect.tick)
         elif isinstance(effect, contract.CutLink):
@@ -551,7 +551,7 @@ class World:
         host.session_count += 1
         connection = SimConnection(client, name, host.session_count)
         host.sessions[connection.session] = connection
-        self.stimulate(name, contract.ClientCame(connection.session))
+        self.stimulate(name, contract.ClientConnected(connection.session))
         if connection.is_open:
             client.connected(connection)
         return connection
@@ -563,7 +563,7 @@ class World:
         connection.is_open = False
         host = self.hosts[connection.broker]
         if host.sessions.pop(connection.session, None) is connection:
-            self.stimulate(connection.broker, contract.ClientLeft(connection.session))
+            self.stimulate(connection.broker, contract.ClientDisconnected(connection.session))
         connection.client.disconnected(connection)
 
     def from_client(self, connection: SimConnection, frames: list[AnyClientFrame]) -> None:

@@ -421,7 +421,7 @@ class HeldForRenewal:
         log = self._open(self._log_directory, self._catalog.facts)
         first, last = log.first_tick, log.last_tick
         log.close()
-        what = renewal.planned(tables, first, last, above=above, spare=spare)
+        what = renewal.renewal_plan(tables, first, last, above=above, spare=spare)
         if what is None:
             return None
         if not what.disputed:
@@ -491,7 +491,7 @@ class HeldForRenewal:
         for tick, data in records_after(log.pieces, what.disputed_first):
             if tick > what.disputed_last:
                 break
-            record = renewal.again(data, time_ns)
+            record = renewal.reappended(data, time_ns)
             if record is not None:
                 yield record
         log.close()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from anabranch import Client, ClientOptions, PatternRefusedError, PatternUnknownError, connect
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY, DEPARTING, Define, Keep
 from anabranch.model.limits import DEFAULT_LIMITS
 from tests.client_parts import Host, frames_of, network, run, until
@@ -19,8 +19,8 @@ QUICK = ClientOptions(pause_last_s=0.05, close_within_s=0.2, pattern_keep_s=0.2)
 def patterns_at(host: Host) -> list[str]:
     """The ids of its join points."""
     assert host.broker is not None
-    assert host.broker.points is not None
-    return [*host.broker.points.records]
+    assert host.broker.join_points is not None
+    return [*host.broker.join_points.records]
 
 
 async def rise(client: Client) -> None:
@@ -123,7 +123,7 @@ def test_a_move_that_came_before_a_departing_broker_answered_counts() -> None:
             patterns = u._patterns
             ((home, request),) = patterns._requests._waiting
             patterns.moved()
-            leaves = TellDefined(request, "rise", False, "it leaves", DEPARTING)
+            leaves = PatternRequestAnswered(request, "rise", False, "it leaves", DEPARTING)
             patterns.answered(home, leaves)
             a.stall(False)
             await asking

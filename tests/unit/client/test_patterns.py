@@ -36,7 +36,7 @@ def quoted(matched: Matched) -> list[object]:
 
 def patterns_at(*hosts: Host) -> list[str]:
     """The ids of all join points."""
-    points = [host.broker.points for host in hosts if host.broker is not None]
+    points = [host.broker.join_points for host in hosts if host.broker is not None]
     return sorted(each for point in points if point is not None for each in point.records)
 
 
@@ -99,8 +99,8 @@ def test_events_of_two_brokers_match_and_every_reader_gets_it() -> None:
 def started(host: Host, pattern_id: str) -> int:
     """Streams that a join point has started on."""
     assert host.broker is not None
-    assert host.broker.points is not None
-    point = host.broker.points.active.get(pattern_id)
+    assert host.broker.join_points is not None
+    point = host.broker.join_points.active.get(pattern_id)
     return 0 if point is None else len(point.starts)
 
 

@@ -16,6 +16,7 @@ from anabranch.client.subscription import (
     Subscription,
     Withheld,
 )
+from anabranch.client.tracing import Trace
 from anabranch.model.event import After, Control, Event, OrderedControl
 from tests.client_parts import run, until
 
@@ -25,7 +26,7 @@ NOBODY = cast("Subscription", None)
 class Owner:
     """A client without a broker."""
 
-    trace = None
+    trace: Trace | None = None
     reply: Any = None
 
     def progress(self, _subscription: Subscription) -> Mapping[str, int]:

@@ -67,7 +67,7 @@ class Rig:
         self.sync()
 
     def publish(self, count: int) -> None:
-        self.handle(contract.ClientCame(1))
+        self.handle(contract.ClientConnected(1))
         self.handle(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "c")))
         events = [Event({"n": n}).stamped(EventId("c", 1, n), 1) for n in range(1, count + 1)]
         self.handle(

@@ -77,7 +77,7 @@ def test_client_frame_that_cannot_be_costs_the_session_and_nothing_is_taken(
 )
 def test_session_that_does_not_say_who_it_is_is_cut(frame: AnyClientFrame) -> None:
     bench = Bench()
-    bench.give("b", contract.ClientCame(77))
+    bench.give("b", contract.ClientConnected(77))
     bench.says("b", 77, frame)
     assert ("b", 77) in bench.cut_clients
     assert bench.served()
@@ -189,7 +189,7 @@ def test_ownership_number_that_leaps_is_refused_and_the_name_can_be_had(number: 
     bench.says("a", session, Subscribe(2, "s", "price > 0", "durable", number=NUMBER_LEAP_MAX))
     bench.run(1.0)
     assert [each.number for each in bench.heard("a", session, Subscribed)] == [NUMBER_LEAP_MAX]
-    bench.give("a", contract.ClientLeft(session))
+    bench.give("a", contract.ClientDisconnected(session))
     # From there on it may grow by as much again.
     again = bench.client("a", "greedy")
     one = Subscribe(3, "s", "price > 0", "durable", "resume", number=2 * NUMBER_LEAP_MAX)
@@ -243,7 +243,7 @@ def test_many_subscriptions_of_one_session_are_served_and_bounded() -> None:
     bench.run(1.0)
     assert bench.heard("a", session, StartsAt)
     assert bench.served()
-    bench.give("a", contract.ClientLeft(session))
+    bench.give("a", contract.ClientDisconnected(session))
     bench.run(1.0)
     edge = bench.brokers["a"].edge
     assert edge is not None

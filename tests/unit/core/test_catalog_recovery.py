@@ -214,8 +214,8 @@ def garbage() -> Iterator[tuple[str, str, bytes]]:
     yield "stream", "checkpoint", _encode([])
     for times in ([float("nan"), 1.0, 1, 1], [1.0, float("inf"), 1, 1], [1.0, 1.0, 1, -1]):
         yield "stream", "checkpoint", changed("stream", "checkpoint", 2, [times])
-    for chapters in ([[1.0, 1.0, 2, 1], [1.0, 1.0, 1, 1]], [[1.0, 1.0, 1 << 50, 1]]):
-        yield "stream", "checkpoint", changed("stream", "checkpoint", 2, chapters)
+    for sections in ([[1.0, 1.0, 2, 1], [1.0, 1.0, 1, 1]], [[1.0, 1.0, 1 << 50, 1]]):
+        yield "stream", "checkpoint", changed("stream", "checkpoint", 2, sections)
     yield "done", "a", _encode([end, 0])
     yield "publishers", "feed", _encode([1, 1 << 63])
     for place, value in ((0, ""), (0, "a\0b"), (1, "price >"), (1, "("), (2, -1), (2, HUGE)):

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from anabranch.core import contract, departure
+from anabranch.core import contract
 from anabranch.core.broker import Broker, BrokerConfig
+from anabranch.core.client_services import Departure
 from anabranch.core.options import Options
 from anabranch.model.client_frames import (
     DEPARTING,
@@ -78,11 +79,11 @@ def test_a_departure_outlives_a_crash() -> None:
     before.sync()
     after = Alone(before.catalog)
     assert after.broker.is_drained
-    after.tell(contract.ClientCame(1))
+    after.tell(contract.ClientConnected(1))
     after.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "p")))
     after.tell(contract.ClientFrameReceived(1, Publish([body(1)])))
     sent = [effect.frame for effect in after.said if isinstance(effect, contract.SendClient)]
-    assert sent == [PublishRefused("p", 1, 1, departure.REASON, True, code=DEPARTING)]
+    assert sent == [PublishRefused("p", 1, 1, contract.DEPARTURE_REASON, True, code=DEPARTING)]
 
 
 def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
@@ -96,15 +97,15 @@ def test_a_later_network_with_the_broker_in_it_ends_its_departure() -> None:
 
 def test_a_broker_that_departs_writes_the_batch_that_it_intends_to_write_and_waits_for_it() -> None:
     alone = Alone({})
-    alone.tell(contract.ClientCame(1))
+    alone.tell(contract.ClientConnected(1))
     alone.tell(contract.ClientFrameReceived(1, Connect(PROTOCOL_VERSION, "driver")))
     alone.tell(contract.ClientFrameReceived(1, Stage(1, "t", 0, [draft(1), draft(2)], True)))
     alone.sync()
     alone.tell(contract.ClientFrameReceived(1, Commit(2, "sink", "q", 0, ("t",))))
     alone.tell(contract.Depart())
-    assert alone.broker.departure == departure.Departure(1, 0)
+    assert alone.broker.departure == Departure(1, 0)
     alone.sync()
-    assert alone.broker.last_needed == 2
+    assert alone.broker.last_needed_tick == 2
     drained = []
     for _ in range(20):
         drained.append(alone.broker.is_drained)
@@ -127,7 +128,7 @@ def test_a_departing_origin_refuses_new_events_for_good_and_confirms_those_it_ha
     driver.publish(body(1), body(2), session=2)
     assert driver.confirmations(session=2) == [("p", 1, 1)]
     assert driver.refusals(session=2) == [
-        PublishRefused("p", 1, 2, departure.REASON, True, code=DEPARTING)
+        PublishRefused("p", 1, 2, contract.DEPARTURE_REASON, True, code=DEPARTING)
     ]
 
 
@@ -148,14 +149,14 @@ def test_edges_that_are_not_done_are_named_and_forgotten_ticks_are_not_held_agai
     driver.publish_synced(body(1))
     driver.origin.depart(driver.now)
     driver.carry(Done(1), "a")
-    assert driver.origin.needing(1) == ["b", "c"]
+    assert driver.origin.edges_needing(1) == ["b", "c"]
     for edge in ("b", "c"):
         driver.carry(Done(1), edge)
     driver.wait(10.0)
     driver.sync_all()
     driver.carry(Hold(7, 0), "b")
     assert driver.carried[-1] == ("b", NotKept(7, 2))
-    assert driver.origin.needing(1) == []
+    assert driver.origin.edges_needing(1) == []
 
 
 # -- its edge ------------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def test_sessions_are_cut_and_so_is_whoever_subscribes_later() -> None:
     rig = Rig()
     first = rig.connect("one")
     rig.do(rig.edge.depart(rig.now))
-    assert rig.taken(first, Cut) == [Cut("", departure.REASON)]
+    assert rig.taken(first, Cut) == [Cut("", contract.DEPARTURE_REASON)]
     second = rig.connect("two")
     assert [cut.session for cut in rig.cuts] == [first]
     rig.subscribe(second)

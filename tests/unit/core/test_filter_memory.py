@@ -48,12 +48,12 @@ def test_a_name_counts_once_for_the_broker_and_once_for_each_client() -> None:
 
 def test_what_fits_exactly_is_taken_and_a_byte_more_is_not() -> None:
     memory = FilterMemory(Limits(client_subscriptions_bytes_max=100, subscriptions_bytes_max=150))
-    assert memory.objection("one", FilterCost(100)) == ""
+    assert memory.refusal("one", FilterCost(100)) == ""
     memory.charge("one", FilterCost(100))
-    assert "(client_subscriptions_bytes_max)" in memory.objection("one", FilterCost(1))
-    assert memory.objection("two", FilterCost(50)) == ""
-    assert "(subscriptions_bytes_max)" in memory.objection("two", FilterCost(51))
-    assert memory.objection("", FilterCost(50)) == ""
+    assert "(client_subscriptions_bytes_max)" in memory.refusal("one", FilterCost(1))
+    assert memory.refusal("two", FilterCost(50)) == ""
+    assert "(subscriptions_bytes_max)" in memory.refusal("two", FilterCost(51))
+    assert memory.refusal("", FilterCost(50)) == ""
 
 
 def test_a_client_beyond_its_quota_is_refused_and_has_room_again_when_it_unsubscribes() -> None:
@@ -161,8 +161,8 @@ def test_what_is_on_disk_is_taken_beyond_the_quota_and_counts() -> None:
     # The catalog has another text of the same filter.
     assert abs(used(again) - held) < held // 10
     assert again.errors() == []
-    assert again.broker.points is not None
-    assert list(again.broker.points.active) == ["p"]
+    assert again.broker.join_points is not None
+    assert list(again.broker.join_points.active) == ["p"]
     session = again.connect("one")
     again.say(session, Subscribe(1, "kept", LARGE, "durable", start="resume"))
     again.say(session, Subscribe(2, "more", SMALL, "reliable"))
@@ -180,7 +180,7 @@ def test_tens_of_thousands_of_small_subscriptions_of_one_client_fit_by_default()
     for number in range(20_000):
         text = f"symbol = 'S{number}' AND price > {number}.5"
         cost = Filter.parse(text).cost(text)
-        assert memory.objection("one", cost) == ""
+        assert memory.refusal("one", cost) == ""
         memory.charge("one", cost)
 
 

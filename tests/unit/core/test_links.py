@@ -22,7 +22,7 @@ class Neighbour:
         self.greet()
 
     def greet(self, life: int = 7) -> None:
-        self.links.up(self.now, "b")
+        self.links.link_up(self.now, "b")
         self.links.heard(self.now, "b")
         self.links.greet(self.now, "b", Hello(PROTOCOL_VERSION, "b", life))
 
@@ -36,13 +36,13 @@ class Neighbour:
 
 
 def test_an_unknown_neighbour_gets_the_benefit_of_the_doubt() -> None:
-    assert Neighbour().links.patience_s("b") == OPTIONS.dead_after_s
+    assert Neighbour().links.silence_bound_s("b") == OPTIONS.dead_after_s
 
 
 def test_a_regular_neighbour_is_suspected_soon() -> None:
     neighbour = Neighbour()
     neighbour.beats(*[0.5] * 100)
-    assert neighbour.links.patience_s("b") == pytest.approx(LEAST_S, rel=0.01)
+    assert neighbour.links.silence_bound_s("b") == pytest.approx(LEAST_S, rel=0.01)
     assert not neighbour.is_cut_after(LEAST_S * 0.9)
     assert neighbour.is_cut_after(LEAST_S * 1.1)
 
@@ -50,13 +50,13 @@ def test_a_regular_neighbour_is_suspected_soon() -> None:
 def test_an_irregular_neighbour_is_given_time() -> None:
     neighbour = Neighbour()
     neighbour.beats(*[0.2, 1.6] * 50)
-    assert LEAST_S * 1.5 < neighbour.links.patience_s("b") <= OPTIONS.dead_after_s
+    assert LEAST_S * 1.5 < neighbour.links.silence_bound_s("b") <= OPTIONS.dead_after_s
 
 
 def test_much_traffic_is_no_reason_to_expect_more() -> None:
     neighbour = Neighbour()
     neighbour.beats(*[0.5] * 100, *[0.001] * 1_000)
-    assert neighbour.links.patience_s("b") == pytest.approx(LEAST_S, rel=0.01)
+    assert neighbour.links.silence_bound_s("b") == pytest.approx(LEAST_S, rel=0.01)
 
 
 def test_wrong_suspicion_doubles_the_patience_and_time_takes_it_back() -> None:
@@ -64,29 +64,29 @@ def test_wrong_suspicion_doubles_the_patience_and_time_takes_it_back() -> None:
     neighbour.beats(*[0.5] * 100)
     assert neighbour.is_cut_after(2.0)
     neighbour.now += 2.1
-    neighbour.links.down("b")
+    neighbour.links.link_down("b")
     neighbour.greet()
-    assert neighbour.links.patience_s("b") == pytest.approx(2 * LEAST_S, rel=0.01)
+    assert neighbour.links.silence_bound_s("b") == pytest.approx(2 * LEAST_S, rel=0.01)
     neighbour.beats(*[0.5] * 200)
-    assert neighbour.links.patience_s("b") == pytest.approx(LEAST_S, rel=0.01)
+    assert neighbour.links.silence_bound_s("b") == pytest.approx(LEAST_S, rel=0.01)
 
 
 def test_a_neighbour_that_really_died_teaches_nothing() -> None:
     neighbour = Neighbour()
     neighbour.beats(*[0.5] * 100)
     assert neighbour.is_cut_after(2.0)
-    neighbour.links.down("b")
+    neighbour.links.link_down("b")
     neighbour.greet(life=8)
-    assert neighbour.links.patience_s("b") == pytest.approx(LEAST_S, rel=0.01)
+    assert neighbour.links.silence_bound_s("b") == pytest.approx(LEAST_S, rel=0.01)
 
 
 def test_patience_has_an_end() -> None:
     neighbour = Neighbour()
     for _ in range(10):
         neighbour.is_cut_after(60.0)
-        neighbour.links.down("b")
+        neighbour.links.link_down("b")
         neighbour.greet()
-    assert neighbour.links.patience_s("b") == OPTIONS.dead_after_s
+    assert neighbour.links.silence_bound_s("b") == OPTIONS.dead_after_s
 
 
 @pytest.mark.parametrize("life", [INT_MAX, int((100.0 + OPTIONS.life_lead_s) * 1e9) + 1])
@@ -94,9 +94,9 @@ def test_life_that_leads_the_clock_is_refused_and_does_not_keep_the_neighbour_ou
     life: int,
 ) -> None:
     neighbour = Neighbour()
-    neighbour.links.down("b")
+    neighbour.links.link_down("b")
     with pytest.raises(RemoteError, match="correct the wrong clock"):
         neighbour.greet(life)
-    neighbour.links.down("b")
+    neighbour.links.link_down("b")
     neighbour.greet(8)
     assert neighbour.links.is_greeted("b")

@@ -65,8 +65,8 @@ def test_a_new_edge_is_done_with_what_was_forgotten_and_nothing_else() -> None:
     driver.sync_all()
     driver.network = tree_of_brokers({"a": ["b"], "b": ["c"]})
     driver.crash()
-    assert driver.origin.needing(3) == []
-    assert driver.origin.needing(4) == ["a", "b", "c"]
+    assert driver.origin.edges_needing(3) == []
+    assert driver.origin.edges_needing(4) == ["a", "b", "c"]
 
 
 # -- edges ---------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_session_that_left_is_told_nothing() -> None:
     driver = Driver()
     driver.publish(body(1))
     driver.publish(body(1), session=2)
-    driver.do(driver.origin.client_left(driver.now, 1))
+    driver.do(driver.origin.client_disconnected(driver.now, 1))
     driver.sync_all()
     assert driver.confirmations(1) == []
     assert driver.confirmations(2) == [("p", 1, 1)]
@@ -393,7 +393,7 @@ def test_clock_of_the_log_counts_where_that_of_the_machine_went_back() -> None:
 def test_one_host_brings_a_limited_number_of_publishers() -> None:
     driver = Driver(Options(host_publishers_max=2))
     hosts = {1: "10.0.0.1", 2: "10.0.0.1", 3: "10.0.0.2"}
-    driver.origin.know_hosts(lambda session: hosts.get(session, ""))
+    driver.origin.set_host_lookup(lambda session: hosts.get(session, ""))
     for name in ("p1", "p2", "p3"):
         driver.publish_synced(body(1, name), session=1, client=name)
     refused = driver.refusals()
@@ -408,7 +408,7 @@ def test_one_host_brings_a_limited_number_of_publishers() -> None:
 
 def test_a_refused_event_does_not_count_as_a_name_that_was_brought() -> None:
     driver = Driver(Options(host_publishers_max=1))
-    driver.origin.know_hosts(lambda _session: "10.0.0.1")
+    driver.origin.set_host_lookup(lambda _session: "10.0.0.1")
     driver.publish_synced(body(7, "early"), client="early")
     driver.publish_synced(body(1, "other"), client="other")
     assert [each.publisher for each in driver.refusals()] == ["early"]

@@ -43,8 +43,8 @@ def test_checkpoint_is_synced_before_anything_is_deleted() -> None:
     tables = [ask.table for ask in asks if isinstance(ask, contract.Put)]
     assert tables == ["publishers", "done", "done", "done", "stream"]
     assert isinstance(asks[-1], RequestSync)
-    assert contract.Forget(5) not in asks
-    assert contract.Forget(5) in driver.sync()
+    assert contract.DeleteThrough(5) not in asks
+    assert contract.DeleteThrough(5) in driver.sync()
 
 
 def test_done_that_goes_back_is_ignored() -> None:
@@ -73,7 +73,7 @@ def test_deletion_is_repeated_after_a_crash_that_came_before_it() -> None:
     assert ticket == 2
     assert driver.disk.first_tick == 1
     asks = driver.crash()
-    assert contract.Forget(5) in asks
+    assert contract.DeleteThrough(5) in asks
     assert driver.origin.oldest == 6
     assert list(emits_in(driver.carry(Nack([(5, 5)])))[0].withheld) == [Hole(5, 5, "retention")]
 

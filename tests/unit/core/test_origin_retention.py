@@ -114,16 +114,16 @@ def test_a_tick_is_forgotten_at_most_a_64th_late() -> None:
 
 
 def test_what_is_remembered_does_not_grow_with_the_log() -> None:
-    chapters = LogSections(100.0, 1_000_000)
+    sections = LogSections(100.0, 1_000_000)
     chance = random.Random(1)
     now, longest = 0.0, 0
     for tick in range(1, 20_001):
         now += chance.expovariate(10.0)
-        chapters.add(tick, chance.randint(10, 1_000), now)
-        chapters.forget(max(chapters.too_old(now, tick), chapters.beyond(1_000_000)))
-        longest = max(longest, len(chapters))
+        sections.add(tick, chance.randint(10, 1_000), now)
+        sections.delete_through(max(sections.too_old(now, tick), sections.beyond(1_000_000)))
+        longest = max(longest, len(sections))
     assert longest <= 130
-    assert chapters.size <= 1_000_000
+    assert sections.size <= 1_000_000
 
 
 # -- bytes ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from anabranch.core.options import Options
 from anabranch.core.origin import log_tail
 from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, InterestMarks
 from anabranch.core.origin.origin import Origin
-from anabranch.core.part_requests import Marked
+from anabranch.core.part_requests import AnnounceMark
 from anabranch.core.routing.contract import Emission
 from anabranch.model.errors import LocalError
 from anabranch.model.frames import Done
@@ -22,7 +22,7 @@ def test_mark_is_told_when_synced_and_is_silent_under_itself() -> None:
     asks = driver.wait(driver.options.mark_after_s)
     assert [ask.tick for ask in asks if isinstance(ask, contract.Append)] == [1]
     marked, emit = driver.sync()
-    assert marked == Marked(1, {"b": version(3)})
+    assert marked == AnnounceMark(1, {"b": version(3)})
     assert isinstance(emit, Emission)
     assert (emit.mark, list(emit.silent), emit.head) == (1, [(1, 1)], 1)
 
@@ -39,9 +39,9 @@ def test_ticks_go_out_under_the_newest_mark_before_them() -> None:
     shape = [
         (ask.mark, ticks_of([ask]), list(ask.silent)) if isinstance(ask, Emission) else ask
         for ask in asks
-        if isinstance(ask, Emission | Marked)
+        if isinstance(ask, Emission | AnnounceMark)
     ]
-    assert shape == [(0, [2], []), Marked(3, {"b": version(1)}), (3, [4], [(3, 3)])]
+    assert shape == [(0, [2], []), AnnounceMark(3, {"b": version(1)}), (3, [4], [(3, 3)])]
 
 
 def test_versions_are_gathered_into_one_mark() -> None:
@@ -81,7 +81,7 @@ def test_restart_tells_its_marks_and_then_its_head() -> None:
     driver.mark(b=2)
     driver.publish_synced(body(3))
     asks = driver.crash()
-    told = [ask for ask in asks if isinstance(ask, Marked)]
+    told = [ask for ask in asks if isinstance(ask, AnnounceMark)]
     assert [(marked.mark, dict(marked.vector)) for marked in told] == [
         (0, {}),
         (2, {"b": version(1)}),
@@ -103,7 +103,7 @@ def test_mark_at_the_beginning_is_known_after_its_record_is_deleted() -> None:
     driver.sync_all()
     assert driver.disk.first_tick == 3
     asks = driver.crash()
-    assert [ask.mark for ask in asks if isinstance(ask, Marked)] == [1, 3]
+    assert [ask.mark for ask in asks if isinstance(ask, AnnounceMark)] == [1, 3]
     assert driver.origin.vector == {"b": version(1), "c": version(1)}
 
 
@@ -165,7 +165,7 @@ def test_large_batch_goes_out_in_parts_and_its_mark_is_told_once() -> None:
     driver.sync()
     asks = driver.sync()
     assert [len(emit.data) for emit in emits_in(asks)] == [EMIT_TICKS_MAX - 1, 9]
-    assert len([ask for ask in asks if isinstance(ask, Marked)]) == 1
+    assert len([ask for ask in asks if isinstance(ask, AnnounceMark)]) == 1
 
 
 def test_large_events_go_out_in_parts() -> None:
@@ -214,7 +214,7 @@ def test_spans_follow_the_marks() -> None:
     assert marks.spans(1, 7) == [(0, 1, 2), (3, 3, 4), (5, 5, 7)]
     assert marks.spans(3, 3) == [(3, 3, 3)]
     assert marks.spans(4, 5) == [(3, 4, 4), (5, 5, 5)]
-    marks.forget(4)
+    marks.delete_through(4)
     assert [mark for mark, _ in marks] == [3, 5]
     assert marks.at(1) == 3
     assert marks.spans(4, 6) == [(3, 4, 4), (5, 5, 6)]

@@ -78,7 +78,7 @@ class Rig:
         return calls
 
     def come(self, session: int, client: str) -> None:
-        self.handle(contract.ClientCame(session))
+        self.handle(contract.ClientConnected(session))
         self.say(session, Connect(PROTOCOL_VERSION, client))
 
     def say(self, session: int, frame: AnyClientFrame) -> list[contract.Effect]:
@@ -203,9 +203,9 @@ def test_a_session_with_many_subscriptions_ends_in_slices_and_completely(replace
     if replaced:
         rig.come(2, "c")
     else:
-        rig.handle(contract.ClientLeft(1))
+        rig.handle(contract.ClientDisconnected(1))
     assert edge.filters()
-    rig.handle(contract.ClientCame(3))
+    rig.handle(contract.ClientConnected(3))
     assert rig.finish() > 40
     assert not edge.filters()
     rig.say(3, Connect(PROTOCOL_VERSION, "c"))

@@ -2,7 +2,7 @@
 
 from anabranch.matching.any_of import FEW, PAYS_OFF_AFTER, AnyOf
 from anabranch.model.encoding import decode_envelope, encode_event
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 
@@ -60,3 +60,20 @@ def test_filters_that_an_index_has_no_room_for_are_asked_beside_it() -> None:
     assert many.outside([decode_envelope(encode_event(event)) for event in events]) == outside
     assert many.is_indexed
     assert [n for n, event in enumerate(events) if not many.matches(event)] == outside
+
+
+def test_an_index_with_expensive_conditions_is_asked_in_portions() -> None:
+    texts = [f"x{n} = 1 AND t LIKE '%{n}_{'a' * 20}%'" for n in range(400)]
+    found = AnyOf(Filter.parse(text) for text in texts)
+    attributes: dict[str, Value] = {f"x{n}": 1 for n in range(200)}
+    stamped = Event(attributes | {"t": "b" * 60_000}).stamped(EventId("p", 1, 1), 1)
+    envelope = decode_envelope(encode_event(stamped))
+    for _ in range(PAYS_OFF_AFTER + 1):
+        found.outside([envelope])
+    assert found.is_indexed
+    portions = list(found.looking([envelope]))
+    assert len(portions) > 5
+    assert max(portions) < 3_000
+    assert found.outside([envelope]) == [0]
+    matching = Event({"x7": 1, "t": "7b" + "a" * 20}).stamped(EventId("p", 1, 2), 1)
+    assert found.outside([decode_envelope(encode_event(matching))]) == []

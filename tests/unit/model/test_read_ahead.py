@@ -88,3 +88,16 @@ def test_a_text_that_is_no_filter_raises_the_same_error_each_time() -> None:
         with pytest.raises(FilterError) as found:
             Filter.parse("price >   ")
         assert str(found.value) == str(read.value)
+
+
+def test_a_remembered_filter_is_read_ahead_only_to_compile_it() -> None:
+    text = "price > 11"
+    known = Filter.parse(text)
+    known.remember(text)
+    assert Filter.reading(text) is None
+    made = Filter.reading(text, compiled=True)
+    assert made is not None
+    assert not known.is_compiled
+    made.read()
+    assert known.is_compiled
+    assert Filter.reading(text, compiled=True) is None

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from anabranch.core.session.effects import TellCut
+from anabranch.core.session.effects import SubscriptionCut
 from anabranch.node.node import Node
 from anabranch.node.settings import Timing
 from tests.node_parts import (
@@ -27,7 +27,7 @@ def test_clients_are_told_and_find_nobody_any_more(tmp_path: Path) -> None:
         place = address(node, "clients")
         await node.drain()
         await until(lambda: client.end)
-        assert client.of("TellCut") == [TellCut("", "the broker is stopping")]
+        assert client.of("SubscriptionCut") == [SubscriptionCut("", "the broker is stopping")]
         assert node.failure == ""
         try:
             await Stranger.at(place)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from anabranch.core.options import Options
-from anabranch.core.session.effects import TellAnswer
+from anabranch.core.session.effects import LogQueryAnswered
 from anabranch.model.client_frames import (
     NOT_KEPT,
     Alive,
@@ -182,9 +182,9 @@ def test_addressed_and_expired_events_are_given_as_to_a_subscriber(tmp_path: Pat
             await until(lambda: len(client.events()) == 4)
             live = [each["n"] for each in client.events()]
             client.perform(client.session.fetch(1, 6, "", 10**6)[1])
-            await until(lambda: client.of("TellAnswer"))
-            (told,) = client.of("TellAnswer")
-            assert isinstance(told, TellAnswer)
+            await until(lambda: client.of("LogQueryAnswered"))
+            (told,) = client.of("LogQueryAnswered")
+            assert isinstance(told, LogQueryAnswered)
             assert isinstance(told.answer, Fetched)
             assert numbers(told.answer) == live == [0, 1, 4, 5]
 

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.core.options import Options
 from anabranch.core.routing.tree.tree import TreeRouter
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.matching import kernel_state
 from anabranch.matching.any_of import FEW
 from anabranch.matching.warm import warm_for_broker
@@ -261,8 +261,10 @@ def test_numpy_serves_a_pattern_until_the_kernels_are_loaded(tmp_path: Path) -> 
         await node.start()
         try:
             client = await RawClient.at(node, "c")
-            client.perform(client.session.defining.define("p", "e:{n > 0} WITHIN 1 s")[1])
-            await until(lambda: any(isinstance(each, TellDefined) for each in client.told))
+            client.perform(client.session.patterns.define("p", "e:{n > 0} WITHIN 1 s")[1])
+            await until(
+                lambda: any(isinstance(each, PatternRequestAnswered) for each in client.told)
+            )
             await until(lambda: gate.asked == 1)
             # One for its part, one for its matches.
             assert node.warm_up.early_left == warming.EARLY_CONJUNCTIONS_MAX - 2
@@ -294,11 +296,13 @@ def test_a_pattern_waits_as_the_subscription_of_its_join_point_would(tmp_path: P
     async def story() -> None:
         async with waiting(config("a", tmp_path)) as (node, gate):
             client = await RawClient.at(node, "c")
-            client.perform(client.session.defining.define("p", "e:{n > 0} WITHIN 1 s")[1])
+            client.perform(client.session.patterns.define("p", "e:{n > 0} WITHIN 1 s")[1])
             await until(lambda: gate.asked)
             assert client.told == []
             gate.open()
-            await until(lambda: any(isinstance(each, TellDefined) for each in client.told))
+            await until(
+                lambda: any(isinstance(each, PatternRequestAnswered) for each in client.told)
+            )
             await client.close()
 
     asyncio.run(story())

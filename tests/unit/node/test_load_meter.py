@@ -23,6 +23,6 @@ def test_a_look_tells_what_happened_since_the_last_one() -> None:
         assert isinstance(second, contract.BrokerLoad)
         assert (first.events, first.busy_s) == (33, 0.75)
         assert (second.events, second.busy_s) == (0, 0.0)
-        assert first.for_s >= 0
+        assert first.period_s >= 0
 
     asyncio.run(story())

@@ -244,7 +244,7 @@ def test_subscribers_that_never_read_hold_no_more_than_the_bound(tmp_path: Path)
                 publisher.perform(publisher.session.publish(0.0, event)[1])
                 await until(partial(is_confirmed, publisher, number + 1))
                 high = max(high, node.memory.measured_bytes())
-            await until(lambda: len(honest.of("DeliverToApplication")) == 200)
+            await until(lambda: len(honest.of("EventDelivered")) == 200)
             assert node.counters.memory_cuts > 0
             # One frame beyond it, for each of those that are looked at in one step.
             assert high < 4 * MIB + 12 * 70_000

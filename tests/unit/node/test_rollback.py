@@ -134,7 +134,7 @@ class Scene:
         async with place.origin(m) as a:
             await publish(a, "early", BEFORE, LOST)
             newest = log_of(a).head
-            await until(lambda: m.broker.witness.of("a").newest == newest)
+            await until(lambda: m.broker.witness.known("a").newest == newest)
             await self.arrive(0, BEFORE + LOST)
         if self._cut:
             place.cut(self._cut)
@@ -192,7 +192,7 @@ def test_a_relay_that_started_again_does_not_vouch_for_an_old_copy(
             m = scene.m
             await until(lambda: m.broker.witness.next_deadline() is None)
             await scene.restart_relay(forgets=forgets)
-            assert (scene.m.broker.witness.of("a").newest == 0) == forgets
+            assert (scene.m.broker.witness.known("a").newest == 0) == forgets
             options = Options(start_alone_after_s=BOUND_S, keep_s=600.0)
             async with scene.place.origin(scene.m, options=options) as a:
                 await until(lambda: log_of(a).state == "rolled-back")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.core import contract
-from anabranch.core.session.effects import TellPublishRefused
+from anabranch.core.session.effects import EventsRefused
 from anabranch.model.client_frames import Confirmed, Connect, Publish
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId, Value
@@ -60,8 +60,8 @@ def test_a_client_that_takes_nothing_loses_a_subscription_that_is_not_durable(
             busy = await RawClient.at(node, "busy")
             await until(lambda: pour(node, busy))
             deaf.connection.listen()
-            await until(lambda: deaf.of("TellCut"))
-            assert "too slow" in str(deaf.of("TellCut")[0])
+            await until(lambda: deaf.of("SubscriptionCut"))
+            assert "too slow" in str(deaf.of("SubscriptionCut")[0])
 
     asyncio.run(story())
 
@@ -77,7 +77,7 @@ def test_a_client_that_takes_small_frames_only_gets_what_many_subscriptions_want
                 await client.subscribe(name, "x IS NOT NULL", streams=number + 1)
             client.publish({"x": 1, "note": "n" * 100})
             await until(lambda: len(client.events()) == 100 or client.end)
-            found = client.of("DeliverToApplication")
+            found = client.of("EventDelivered")
             assert [each.subscription for each in found] == names  # type: ignore[attr-defined]
             assert node.counters.events_delivered == 100
 
@@ -132,9 +132,9 @@ def test_an_event_outside_of_what_its_session_advertised_is_refused_for_good(
             liar.publish({"price": 11})
             await until(lambda: liar.confirmed() == 1)
             liar.publish({"price": 9})
-            await until(lambda: liar.of("TellPublishRefused"))
-            (refusal,) = liar.of("TellPublishRefused")
-            assert isinstance(refusal, TellPublishRefused)
+            await until(lambda: liar.of("EventsRefused"))
+            (refusal,) = liar.of("EventsRefused")
+            assert isinstance(refusal, EventsRefused)
             assert refusal.final
             assert (
                 "does not match the publisher's advertisements, which are price > 10"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anabranch import connect
 from anabranch.core.options import Options
-from anabranch.core.session.effects import TellStagingRefused
+from anabranch.core.session.effects import StagingRefused
 from anabranch.model.client_frames import BUSY
 from anabranch.model.limits import Limits
 from anabranch.node.store_bridge import DiskSpace, disk_bytes, free_bytes
@@ -62,7 +62,7 @@ def test_a_node_without_room_refuses_chunks_for_now_and_takes_events(tmp_path: P
             client.perform(effects)
             await until(lambda: client.told)
             (told,) = client.told
-            assert isinstance(told, TellStagingRefused)
+            assert isinstance(told, StagingRefused)
             assert (told.request, told.final, told.code) == (number, False, BUSY)
             client.publish({"n": 1})
             await until(lambda: client.confirmed() == 1)

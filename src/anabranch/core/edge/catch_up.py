@@ -9,8 +9,10 @@ runs. Rules:
 
 1. Only a subscription with a session receives events, and only as many as its window has room for.
    Otherwise it waits for acknowledgements; no subscription is closed for catching up slowly.
-2. A position becomes live when it is at or beyond that of the reorder buffer and the buffer's
-   version includes the subscription. Ticks that it has already received are skipped.
+2. Recent runs are matched here only if that is cheap; expensive filters go to the origin, which
+   bounds what it examines per answer. A position becomes live when it is at or beyond that of the
+   reorder buffer and the buffer's version includes the subscription. Ticks that it has already
+   received are skipped.
 3. The origin has matched the filter. The edge checks time limits, hop limits and destinations, as
    for live events.
 4. A position that must not deliver an event yet, because the event follows others in another
@@ -20,6 +22,7 @@ runs. Rules:
 `HoldRequests` asks origins to retain events for positions that a client brings from elsewhere.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from anabranch.core.edge.cursors import Cursors
@@ -36,9 +39,14 @@ from anabranch.core.edge.reorder_buffer import Run, hole_runs
 from anabranch.core.edge.state import EdgeState
 from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
+from anabranch.matching.residual_checks import CHECK_WORK, SEARCHED_BYTES
 from anabranch.model.errors import RemoteError
+from anabranch.model.filter import Filter
 from anabranch.model.frames import Answer, Held, Hold, NotKept, Replay
 from anabranch.model.version import NOTHING
+
+#: The cost of matching recent runs at once, in microseconds of an ordinary machine.
+_RECENT_WORK_MAX = 1_000
 
 
 class CatchUp:
@@ -76,7 +84,7 @@ class CatchUp:
         if line.is_placed and subscription.version is not None:
             if place.sent < line.position:
                 recent = line.recent.after(place.sent)
-                if recent is not None:
+                if recent is not None and _are_cheap(recent, subscription.filter):
                     self._feed(now, place, recent, line.position, is_matched=False)
                     if place.waits():
                         return
@@ -201,6 +209,13 @@ class CatchUp:
             self._delivery.flush(place)
             self._delivery.withhold(place, run.first, run.last, run.reason)
         return True
+
+
+def _are_cheap(runs: Sequence[Run], filter: Filter) -> bool:
+    """Whether runs can be matched here at once; otherwise the origin does it in portions."""
+    size = sum(run.size for run in runs)
+    each = CHECK_WORK + len(filter.conjunctions)
+    return len(runs) * each + filter.search_weight * size // SEARCHED_BYTES <= _RECENT_WORK_MAX
 
 
 class HoldRequests:

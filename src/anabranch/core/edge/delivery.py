@@ -55,7 +55,7 @@ from anabranch.core.edge.subscriptions import (
 )
 from anabranch.core.edge.unsubscribe import Unsubscription
 from anabranch.core.part_requests import PartRequest
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES, WorkDone
+from anabranch.core.routing.contract import WorkDone
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.residual_checks import Check
 from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
@@ -300,18 +300,18 @@ class LiveDelivery:
             return [], 0
         wanted, unchecked, attributes = found
         known = set(wanted)
-        each = CHECK_WORK + run.size // CHECKED_BYTES
-        work = 0
+        work = total = 0
         for key, check in unchecked:
             if key not in known and check(attributes):
                 known.add(key)
                 wanted.append(key)
-            work += each
+            work += check.work(run.size)
             if work > self._check_work_max:
                 yield WorkDone(work)
+                total += work
                 work = 0
         yield WorkDone(work)
-        return self._addressed(stream, envelope, wanted), each * len(unchecked)
+        return self._addressed(stream, envelope, wanted), total + work
 
     def _wanted(self, stream: EdgeStream, runs: list[Run]) -> list[Wanted] | None:
         """Match many events in one call, where the index can do that."""

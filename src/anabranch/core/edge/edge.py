@@ -32,8 +32,7 @@ State: durable subscriptions and cursors are in the catalog, everything else is 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from anabranch.core import departure
-from anabranch.core.contract import Recovered
+from anabranch.core.contract import DEPARTURE_REASON, Recovered
 from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import LiveDelivery, Wanted
@@ -91,6 +90,8 @@ from anabranch.model.version import NOTHING, Version
 
 #: Work to settle a position, to end a subscription, and to index a conjunction.
 _SETTLE_WORK = 60
+#: The cost of decoding one event of a replay and passing it on.
+_RECEIVE_WORK = 15
 _LEAVE_WORK = 60
 _INDEX_WORK = 60
 #: Up to this many conjunctions are indexed without reporting the work.
@@ -166,7 +167,7 @@ class Edge:
         self._state.begin()
         self._is_departing = True
         for session in [each for each in self._state.sessions.values() if each.number >= 0]:
-            self._client_sessions.cut(now, session, departure.REASON)
+            self._client_sessions.cut(now, session, DEPARTURE_REASON)
         return self._state.result()
 
     def kept(self) -> list[str]:
@@ -298,7 +299,7 @@ class Edge:
         elif isinstance(frame, Ack):
             self._ack(now, known, frame)
         elif isinstance(frame, Subscribe) and self._is_departing and session >= 0:
-            self._client_sessions.cut(now, known, departure.REASON)
+            self._client_sessions.cut(now, known, DEPARTURE_REASON)
         elif isinstance(frame, Subscribe):
             self._subscribe_requests.subscribe(now, known, frame)
             return _with_work(state.result())
@@ -474,6 +475,8 @@ class Edge:
             self._ownership.find(source, content)
         elif isinstance(content, Answer | NotKept | Held | Found):
             self._answered(now, source, content)
+            if isinstance(content, Answer) and content.data:
+                return [*self._state.result(), WorkDone(_RECEIVE_WORK * len(content.data))]
         else:
             raise RemoteError(f"an edge does not accept {type(content).__name__}")
         return self._state.result()

@@ -198,7 +198,7 @@ class EdgeState:
         has is charged when it arrives; that of a join point is charged with its pattern."""
         if filter is None or key.startswith(JOIN_POINT_PREFIX):
             return ""
-        return self.memory.objection(client, filter.cost(text))
+        return self.memory.refusal(client, filter.cost(text))
 
     def charge(self, who: EdgeSubscription | PendingAttach, cost: FilterCost) -> None:
         """Charge a filter to its client, unless it belongs to a join point."""

@@ -14,7 +14,7 @@ Rules
    then on the batch consists of these tokens, regardless of later requests.
 2. Slices. Events go through the intake, at most `slice_events_max` and about `SLICE_BYTES_MAX` at a
    time, the next ones when these are synced. So other publishers continue, and a batch keeps its
-   order among their events. When the intake has no space, the broker retries after `AGAIN_S`. One
+   order among their events. When the intake has no space, the broker retries after `RETRY_S`. One
    chunk of all batches is decoded at a time.
 3. Completion. When all events are synced, waiting clients are informed. Then the row is written as
    done, then the chunks are deleted, and finally the row drops its tokens. A crash keeps puts in
@@ -45,9 +45,8 @@ from itertools import accumulate, islice
 import msgspec
 from msgspec.structs import replace
 
-from anabranch.core import departure
 from anabranch.core.catalog_recovery import rows
-from anabranch.core.contract import Note, Put, Recovered, SendClient, earliest
+from anabranch.core.contract import DEPARTURE_REASON, Note, Put, Recovered, SendClient, earliest
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
 from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord, decode_record
@@ -109,7 +108,7 @@ class SinkRow(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(SinkRow)
 
 
-class Waiter(msgspec.Struct, frozen=True):
+class WaitingCommit(msgspec.Struct, frozen=True):
     """A commit request that waits until its batch is in the log."""
 
     session: int
@@ -124,12 +123,12 @@ class PendingBatch:
         "_chunks",
         "_starts",
         "appended",
+        "commits",
         "first",
         "is_intended",
         "is_lost",
         "last",
         "tokens",
-        "waiting",
     )
 
     def __init__(self, tokens: list[StagedToken]) -> None:
@@ -145,7 +144,7 @@ class PendingBatch:
         self.appended = 0
         self.first = 0
         self.last = 0
-        self.waiting: list[Waiter] = []
+        self.commits: list[WaitingCommit] = []
 
     @property
     def count(self) -> int:
@@ -158,7 +157,7 @@ class PendingBatch:
         index = bisect_right(self._starts, place) - 1
         return self._chunks[index], place - self._starts[index]
 
-    def note(self, tick: int) -> None:
+    def record(self, tick: int) -> None:
         """Record that the next event is in the log."""
         self.appended += 1
         self.first = self.first or tick
@@ -187,13 +186,13 @@ class SinkState:
     prefixed].
     """
 
-    __slots__ = ("name", "row", "work")
+    __slots__ = ("name", "pending", "row")
 
-    def __init__(self, name: str, row: SinkRow, work: PendingBatch | None = None) -> None:
+    def __init__(self, name: str, row: SinkRow, pending: PendingBatch | None = None) -> None:
         self.name = name
         self.row = row
         #: The batch in progress; None if the newest batch is done.
-        self.work = work
+        self.pending = pending
 
     @property
     def key(self) -> tuple[str, int]:
@@ -202,7 +201,6 @@ class SinkState:
         return publisher, self.row.incarnation
 
     def put(self, row: SinkRow) -> Put:
-        """Replace its row."""
         self.row = row
         return Put(TABLE, self.name, _encoder.encode(row))
 
@@ -247,34 +245,34 @@ def _id_in(record: AnyRecord) -> EventId | None:
 
 
 SLICE_BYTES_MAX = 1_048_576
-AGAIN_S = 0.1
+RETRY_S = 0.1
 #: Requests that may wait for one batch.
 COMMITS_WAITING_MAX = 256
 #: Batches in progress; every sync examines all of them.
-UNDER_WAY_MAX = 1_024
+BATCHES_IN_PROGRESS_MAX = 1_024
 
 #: The reason of a refusal, and its code.
 Refusal = tuple[str, str]
 
 
-class Batches:
+class SinkBatches:
     """The sinks of one origin. See the rules at the top of this module."""
 
     __slots__ = (
+        "_batch_tokens",
         "_busy",
         "_decoded",
+        "_finished_tokens",
+        "_finished_tokens_max",
         "_intake",
         "_lead_ns",
         "_ledger",
         "_sinks",
         "_sinks_max",
         "_slice_events_max",
-        "_spent",
-        "_spent_max",
-        "_taken",
         "_tokens",
-        "again_at",
         "committed",
+        "retry_at",
         "written",
     )
 
@@ -298,14 +296,14 @@ class Batches:
         #: The chunk whose events were appended last, with all of its decoded events.
         self._decoded: tuple[StagedChunk, list[bytes]] | None = None
         #: Tokens of batches in progress, and the newest tokens of completed ones.
-        self._taken: set[str] = set()
-        self._spent: dict[str, None] = {}
-        self._spent_max = options.stage_tokens_max
+        self._batch_tokens: set[str] = set()
+        self._finished_tokens: dict[str, None] = {}
+        self._finished_tokens_max = options.stage_tokens_max
         #: Batches completed in this life, and events appended for batches.
         self.committed = 0
         self.written = 0
         #: When to retry after the intake had no space.
-        self.again_at: float | None = None
+        self.retry_at: float | None = None
         self._recover(recovered)
 
     def _recover(self, recovered: Recovered) -> None:
@@ -314,16 +312,15 @@ class Batches:
         ticks = find_ticks(recovered, undone)
         for sink in undone:
             self._busy[sink.name] = sink
-            self._taken.update(sink.row.tokens)
-            sink.work = work = PendingBatch(self._tokens.take(sink.row.tokens))
-            work.appended = self._ledger.publishers.taken(sink.key)
-            if work.appended:
+            self._batch_tokens.update(sink.row.tokens)
+            sink.pending = batch = PendingBatch(self._tokens.take(sink.row.tokens))
+            batch.appended = self._ledger.publishers.appended(sink.key)
+            if batch.appended:
                 first, last = ticks.get(sink.name, (0, 0))
-                work.first, work.last = first or sink.row.first, last or sink.row.last
+                batch.first, batch.last = first or sink.row.first, last or sink.row.last
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is in progress."""
         return bool(self._busy)
 
     @property
@@ -333,16 +330,14 @@ class Batches:
 
     @property
     def sinks(self) -> int:
-        """The number of sinks."""
         return len(self._sinks)
 
-    def under_way(self) -> Iterable[SinkState]:
-        """The sinks with a batch in progress."""
+    def in_progress(self) -> Iterable[SinkState]:
         return self._busy.values()
 
     def owns(self, token: str) -> bool:
         """Whether a batch has this token, or had it recently."""
-        return token in self._taken or token in self._spent
+        return token in self._batch_tokens or token in self._finished_tokens
 
     def started(self, now: float) -> list[PartRequest]:
         """The recovered state is on disk: delete leftover chunks, and resume every intent."""
@@ -351,33 +346,34 @@ class Batches:
             if sink.row.is_done and sink.row.tokens:
                 requests += self.drop(sink.row.tokens)
                 requests.append(sink.put(replace(sink.row, tokens=())))
-                self._ledger.commit.gathering.is_dirty = True
+                self._ledger.commit.add_write()
         for sink in self._busy.values():
-            work, row = sink.work, sink.row
-            assert work is not None
-            if work.appended < row.count and work.count != row.count:
-                work.is_lost = True
+            batch, row = sink.pending, sink.row
+            assert batch is not None
+            if batch.appended < row.count and batch.count != row.count:
+                batch.is_lost = True
                 text = f"sink {sink.name!r}: {_lost_reason(sink)}"
                 requests.append(
                     Note("error", f"{text}; restore the catalog, or continue with another sink")
                 )
                 continue
-            work.is_intended = True
-            if work.appended:
+            batch.is_intended = True
+            if batch.appended:
                 # The next start may not read the records that contain this.
-                requests.append(sink.put(replace(row, first=work.first, last=work.last)))
-        return requests + self.go_on(now)
+                requests.append(sink.put(replace(row, first=batch.first, last=batch.last)))
+        return requests + self.advance(now)
 
-    def left(self, session: int) -> None:
+    def session_closed(self, session: int) -> None:
         for sink in self._busy.values():
-            if sink.work is not None:
-                waiting = sink.work.waiting
-                sink.work.waiting = [waiter for waiter in waiting if waiter.session != session]
+            if sink.pending is not None:
+                waiting = sink.pending.commits
+                sink.pending.commits = [waiter for waiter in waiting if waiter.session != session]
 
     def drop(self, names: Iterable[str]) -> list[PartRequest]:
         """Drop the events staged under these tokens, unless a batch has taken them."""
         puts = self._tokens.drop(self._tokens.take(names))
-        self._ledger.commit.gathering.is_dirty |= bool(puts)
+        if puts:
+            self._ledger.commit.add_write()
         return [*puts]
 
     # -- commits --------------------------------------------------------------------------------
@@ -388,64 +384,60 @@ class Batches:
         """Process a commit; returns the refusal, or None."""
         sink = self._sinks.get(frame.sink)
         if sink is None:
-            return self._intend(now, session, frame, requests)
-        row, work = sink.row, sink.work
+            return self._start_batch(now, session, frame, requests)
+        row, batch = sink.row, sink.pending
         if frame.query != row.query:
             whose = f"sink {frame.sink!r} belongs to the query {row.query!r}"
             return f"{whose}, not to {frame.query!r}; give each query a sink", OTHER_QUERY
-        if frame.batch < row.batch and work is not None and not work.is_intended:
+        if frame.batch < row.batch and batch is not None and not batch.is_intended:
             return f"batch {row.batch} of {frame.sink!r} is starting; commit again later", BUSY
-        if frame.batch < row.batch or (frame.batch == row.batch and work is None):
+        if frame.batch < row.batch or (frame.batch == row.batch and batch is None):
             ticks = (row.first, row.last) if frame.batch == row.batch else (0, 0)
             requests += self.drop(frame.tokens)
             known = Committed(frame.request, frame.sink, frame.batch, *ticks, was_known=True)
             requests.append(SendClient(session, known))
             return None
-        if work is None:
-            return self._intend(now, session, frame, requests)
+        if batch is None:
+            return self._start_batch(now, session, frame, requests)
         if frame.batch != row.batch:
             text = f"batch {row.batch} of {frame.sink!r} is in progress; commit it again before"
             return f"{text} {frame.batch}", OTHER_BATCH
-        if work.is_lost:
+        if batch.is_lost:
             return f"{_lost_reason(sink)}; continue with another sink", UNKNOWN_TOKEN
-        if len(work.waiting) >= COMMITS_WAITING_MAX:
-            return f"{len(work.waiting)} requests already wait for batch {row.batch}", BUSY
+        if len(batch.commits) >= COMMITS_WAITING_MAX:
+            return f"{len(batch.commits)} requests already wait for batch {row.batch}", BUSY
         requests += self.drop(frame.tokens)
-        work.waiting.append(Waiter(session, frame.request, was_known=True))
+        batch.commits.append(WaitingCommit(session, frame.request, was_known=True))
         return None
 
-    def _intend(
+    def _start_batch(
         self, now: float, session: int, frame: Commit, requests: list[PartRequest]
     ) -> Refusal | None:
-        """Start a batch."""
         refusal = self._batch_refusal(now, frame) or self._sink_refusal(now, session, frame.sink)
         if refusal is not None:
             return refusal
-        work = PendingBatch(self._tokens.take(frame.tokens))
-        work.waiting.append(Waiter(session, frame.request, was_known=False))
+        batch = PendingBatch(self._tokens.take(frame.tokens))
+        batch.commits.append(WaitingCommit(session, frame.request, was_known=False))
         sink = self._sinks.get(frame.sink)
         incarnation = 1 if sink is None else sink.row.incarnation + 1
-        what = (frame.query, frame.batch, incarnation, frame.tokens, work.count)
+        what = (frame.query, frame.batch, incarnation, frame.tokens, batch.count)
         row = SinkRow(*what, is_prefixed=True)
         if sink is None:
-            self._intake.brings(session)
+            self._intake.count_new_name(session)
             sink = self._sinks[frame.sink] = SinkState(frame.sink, row)
-        self._taken.update(frame.tokens)
-        sink.work = work
+        self._batch_tokens.update(frame.tokens)
+        sink.pending = batch
         self._busy[frame.sink] = sink
         requests.append(sink.put(row))
-        gathering = self._ledger.commit.gathering
-        gathering.is_dirty = True
-        gathering.intended.append(frame.sink)
+        self._ledger.commit.add_intent(frame.sink)
         return None
 
     def _batch_refusal(self, now: float, frame: Commit) -> Refusal | None:
-        """Why a batch cannot start; None if it can."""
         if self._intake.is_departing:
-            return departure.REASON, DEPARTING
+            return DEPARTURE_REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no space; commit again later", BUSY
-        if len(self._busy) >= UNDER_WAY_MAX:
+        if len(self._busy) >= BATCHES_IN_PROGRESS_MAX:
             return f"{len(self._busy)} batches are in progress; commit again later", BUSY
         if len(set(frame.tokens)) != len(frame.tokens):
             return "a token is named twice; name each token once", ""
@@ -474,86 +466,91 @@ class Batches:
         if first.publisher in self._ledger.publishers:
             return f"the newest batch of {name!r} is no longer known; use another sink", ""
         publisher_refusal = self._ledger.publishers.refusal(first, self._ledger.time_ns(now))
-        publisher_refusal = publisher_refusal or self._intake.no_name(session)
+        publisher_refusal = publisher_refusal or self._intake.name_refusal(session)
         return None if publisher_refusal is None else (publisher_refusal.reason, "")
 
     # -- the log --------------------------------------------------------------------------------
 
-    def intended(self, names: Iterable[str]) -> None:
+    def intents_synced(self, names: Iterable[str]) -> None:
         for name in names:
-            work = self._busy[name].work
-            assert work is not None
-            work.is_intended = True
+            batch = self._busy[name].pending
+            assert batch is not None
+            batch.is_intended = True
 
-    def go_on(self, now: float) -> list[PartRequest]:
+    def advance(self, now: float) -> list[PartRequest]:
         """Advance every batch in progress as far as possible."""
         requests: list[PartRequest] = []
-        self.again_at = None
+        self.retry_at = None
         for sink in list(self._busy.values()):
-            requests += self._advance(now, sink)
+            requests += self._advance_batch(now, sink)
         return requests
 
-    def _advance(self, now: float, sink: SinkState) -> list[PartRequest]:
+    def _advance_batch(self, now: float, sink: SinkState) -> list[PartRequest]:
         """Append the next slice of a batch or complete it; nothing while a sync is pending."""
-        work = sink.work
-        assert work is not None
-        if not work.is_intended or work.appended > self._ledger.publishers.safe(sink.key):
+        batch = sink.pending
+        assert batch is not None
+        if not batch.is_intended or batch.appended > self._ledger.publishers.synced(sink.key):
             return []
-        if work.appended < sink.row.count:
-            return self._append(now, sink, work)
-        return self._finish(sink, work)
+        if batch.appended < sink.row.count:
+            return self._append(now, sink, batch)
+        return self._finish(sink, batch)
 
-    def _append(self, now: float, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
+    def _append(self, now: float, sink: SinkState, batch: PendingBatch) -> list[PartRequest]:
         requests: list[PartRequest] = []
-        before, size = work.appended, 0
-        for draft in self._drafts(work, self._slice_events_max):
-            if self._intake.no_room(requests) is not None:
-                self.again_at = now + AGAIN_S
+        before, size = batch.appended, 0
+        for draft in self._drafts(batch, self._slice_events_max):
+            if self._intake.room_refusal(requests) is not None:
+                self.retry_at = now + RETRY_S
                 break
-            body = identified(draft, EventId(*sink.key, work.appended + 1))
-            work.note(self._intake.append(now, decode_envelope(body, STORED_LIMITS), requests))
+            body = identified(draft, EventId(*sink.key, batch.appended + 1))
+            batch.record(self._intake.append(now, decode_envelope(body, STORED_LIMITS), requests))
             size += len(body)
             if size >= SLICE_BYTES_MAX:
                 break
-        if work.appended > before:
-            requests += self._intake.offers.batch_written(now)
-        self.written += work.appended - before
-        is_all = work.appended == sink.row.count
-        if work.appended > before and (before == 0 or is_all):
-            requests.append(sink.put(replace(sink.row, first=work.first, last=work.last)))
+        if batch.appended > before:
+            requests += self._intake.advertisements.batch_written(now)
+        self.written += batch.appended - before
+        is_all = batch.appended == sink.row.count
+        if batch.appended > before and (before == 0 or is_all):
+            requests.append(sink.put(replace(sink.row, first=batch.first, last=batch.last)))
         return requests
 
-    def _drafts(self, work: PendingBatch, events_max: int) -> Iterator[bytes]:
+    def _drafts(self, batch: PendingBatch, events_max: int) -> Iterator[bytes]:
         """The next events of a batch."""
-        place, end = work.appended, min(work.appended + events_max, work.count)
+        place, end = batch.appended, min(batch.appended + events_max, batch.count)
         while place < end:
-            chunk, first = work.locate(place)
+            chunk, first = batch.locate(place)
             if self._decoded is None or self._decoded[0] is not chunk:
                 self._decoded = chunk, chunk.drafts()
             drafts = self._decoded[1][first : first + end - place]
             yield from drafts
             place += len(drafts)
 
-    def _finish(self, sink: SinkState, work: PendingBatch) -> list[PartRequest]:
+    def _finish(self, sink: SinkState, batch: PendingBatch) -> list[PartRequest]:
         """All events of a batch are synced: complete it."""
         tokens = sink.row.tokens
-        done = replace(sink.row, is_done=True, first=work.first, last=work.last)
-        requests: list[PartRequest] = [sink.put(done), *self._tokens.drop(work.tokens)]
+        done = replace(sink.row, is_done=True, first=batch.first, last=batch.last)
+        requests: list[PartRequest] = [sink.put(done), *self._tokens.drop(batch.tokens)]
         requests.append(sink.put(replace(done, tokens=())))
-        requests += _replies(sink, work)
-        self._ledger.commit.gathering.is_dirty = True
-        sink.work = self._decoded = None
+        requests += _replies(sink, batch)
+        self._ledger.commit.add_write()
+        sink.pending = self._decoded = None
         del self._busy[sink.name]
-        self._spend(tokens)
+        self._record_finished(tokens)
         self.committed += 1
         return requests
 
-    def _spend(self, tokens: Iterable[str]) -> None:
+    def _record_finished(self, tokens: Iterable[str]) -> None:
         """Record for a while that these tokens were in a batch, to refuse late chunks."""
-        self._taken.difference_update(tokens)
-        self._spent.update(dict.fromkeys(tokens))
-        for name in list(islice(self._spent, max(len(self._spent) - self._spent_max, 0))):
-            del self._spent[name]
+        self._batch_tokens.difference_update(tokens)
+        self._finished_tokens.update(dict.fromkeys(tokens))
+        for name in list(
+            islice(
+                self._finished_tokens,
+                max(len(self._finished_tokens) - self._finished_tokens_max, 0),
+            )
+        ):
+            del self._finished_tokens[name]
 
 
 def _lost_reason(sink: SinkState) -> str:
@@ -561,9 +558,8 @@ def _lost_reason(sink: SinkState) -> str:
     return f"staged events of batch {row.batch} are lost: it stays incomplete"
 
 
-def _replies(sink: SinkState, work: PendingBatch) -> list[PartRequest]:
-    """The replies to all requests that wait for a batch."""
-    waiting, work.waiting = work.waiting, []
+def _replies(sink: SinkState, batch: PendingBatch) -> list[PartRequest]:
+    waiting, batch.commits = batch.commits, []
     row = sink.row
     what = (sink.name, row.batch, row.first, row.last)
     return [
@@ -630,10 +626,10 @@ class StagingArea:
         self._options = options
         self._limits = limits
         self._tokens = StagedTokens(recovered, options, now)
-        self.batches = Batches(ledger, intake, self._tokens, recovered, options)
+        self.batches = SinkBatches(ledger, intake, self._tokens, recovered, options)
         #: Chunks whose replies wait for a sync, and the bytes of the new ones.
-        self._waiting = 0
-        self._waiting_bytes = 0
+        self._unanswered_chunks = 0
+        self._unsynced_bytes = 0
 
     @property
     def tokens(self) -> int:
@@ -682,11 +678,11 @@ class StagingArea:
         name, index, drafts = frame.token, frame.index, frame.bodies
         if self.batches.owns(name):
             return f"token {name!r} was committed; choose another token", ""
-        if self._waiting >= STAGES_WAITING_MAX:
-            return f"{self._waiting} chunks wait for the disk; stage again later", BUSY
+        if self._unanswered_chunks >= STAGES_WAITING_MAX:
+            return f"{self._unanswered_chunks} chunks wait for the disk; stage again later", BUSY
         token = self._tokens.find(name)
         expected = 0 if token is None else len(token.chunks)
-        gathering = self._ledger.commit.gathering
+        new_bytes = 0
         if token is not None and index < expected:
             is_last = token.is_complete and index == expected - 1
             if token.chunks[index].drafts() != drafts or is_last != frame.is_last:
@@ -705,28 +701,27 @@ class StagingArea:
             return f"chunk {index} of {name!r}: {bad}", ""
         else:
             requests.append(self._tokens.add(now, name, drafts, frame.is_last, client))
-            gathering.staged_bytes += size_of(drafts)
-            self._waiting_bytes += size_of(drafts)
-        gathering.is_dirty = True
-        gathering.staged.append((session, frame.request))
-        self._waiting += 1
+            new_bytes = size_of(drafts)
+        self._unsynced_bytes += new_bytes
+        self._ledger.commit.add_chunk(session, frame.request, new_bytes)
+        self._unanswered_chunks += 1
         return None
 
     def _space_refusal(self, name: str, drafts: list[bytes], client: str) -> Refusal | None:
         if self._intake.is_departing:
-            return departure.REASON, DEPARTING
+            return DEPARTURE_REASON, DEPARTING
         if self._intake.is_full:
             return "the disk has no space; stage again later", BUSY
-        if self._tokens.never_fits(name, drafts):
+        if self._tokens.exceeds_quota(name, drafts):
             quota = min(
                 (self._options.stage_bytes_max, "stage_bytes_max"),
                 (self._options.client_stage_bytes_max, "client_stage_bytes_max"),
             )
             text = f"{name!r} has more than {quota[0]} bytes, the most that a client may stage"
             return f"{text} ({quota[1]}); stage less per token", TOO_LARGE
-        if self._waiting_bytes > self._options.unsynced_bytes_max:
+        if self._unsynced_bytes > self._options.unsynced_bytes_max:
             return "the disk is behind: too many bytes wait for a sync; stage again later", BUSY
-        full = self._tokens.why_full(name, drafts, client)
+        full = self._tokens.space_refusal(name, drafts, client)
         return (f"{full}; commit or discard some, or stage again later", BUSY) if full else None
 
     def _first_invalid(self, drafts: list[bytes]) -> Generator[WorkDone, None, str]:
@@ -742,37 +737,36 @@ class StagingArea:
                 work = 0
         return ""
 
-    def left(self, session: int) -> None:
-        self.batches.left(session)
+    def session_closed(self, session: int) -> None:
+        self.batches.session_closed(session)
 
     # -- the disk and the clock -----------------------------------------------------------------
 
     def started(self, now: float) -> list[PartRequest]:
         return self.batches.started(now)
 
-    def synced(self, now: float, batch: CommitGroup) -> list[PartRequest]:
+    def synced(self, now: float, group: CommitGroup) -> list[PartRequest]:
         """The writes of this group are on disk, and the intake has processed it."""
         requests: list[PartRequest] = [
-            SendClient(session, Staged(number)) for session, number in batch.staged
+            SendClient(session, Staged(number)) for session, number in group.staged
         ]
-        self._waiting -= len(batch.staged)
-        self._waiting_bytes -= batch.staged_bytes
-        self.batches.intended(batch.intended)
-        return requests + self.batches.go_on(now)
+        self._unanswered_chunks -= len(group.staged)
+        self._unsynced_bytes -= group.staged_bytes
+        self.batches.intents_synced(group.intended)
+        return requests + self.batches.advance(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
-        return earliest(self.batches.again_at, self._tokens.old_at())
+        return earliest(self.batches.retry_at, self._tokens.next_expiry())
 
     def time_passed(self, now: float) -> list[PartRequest]:
         requests: list[PartRequest] = []
-        old = self._tokens.old(now)
+        old = self._tokens.expired(now)
         if old:
             requests += self.batches.drop(old)
             what = f"{len(old)} staged tokens were dropped, {old[0]!r} first"
             kept_s = self._options.stage_keep_s
             requests.append(Note("warning", f"{what}: not committed within {kept_s:g} s"))
-        again_at = self.batches.again_at
-        if again_at is not None and again_at <= now:
-            requests += self.batches.go_on(now)
+        retry_at = self.batches.retry_at
+        if retry_at is not None and retry_at <= now:
+            requests += self.batches.advance(now)
         return requests

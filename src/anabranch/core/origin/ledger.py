@@ -45,7 +45,7 @@ from anabranch.core.origin.log_tail import (
     encode_record,
     entry_of,
 )
-from anabranch.core.origin.publishers import Key, Place, Publishers
+from anabranch.core.origin.publishers import Key, Publishers, PublishPosition
 from anabranch.core.origin.retention import KEY as CHECKPOINT
 from anabranch.core.origin.retention import (
     Catalog,
@@ -67,14 +67,14 @@ from anabranch.model.version import Version
 
 
 class CommitGroup:
-    """The consequences of one sync."""
+    """The consequences of one sync; `GroupCommit` writes it."""
 
     __slots__ = (
         "confirmed",
-        "forget",
+        "delete_through",
         "intended",
         "is_dirty",
-        "is_leaving_alone",
+        "removes_alone_row",
         "replies",
         "staged",
         "staged_bytes",
@@ -89,7 +89,7 @@ class CommitGroup:
         #: Publisher and incarnation → the highest sequence of the group, and its tick.
         self.confirmed: dict[Key, tuple[int, int]] = {}
         #: Records up to this tick may be deleted after the sync; 0 if none.
-        self.forget = 0
+        self.delete_through = 0
         #: (broker, request) → the reply to send after the sync.
         self.replies: dict[tuple[str, int], CarryTo] = {}
         #: Staged chunks to confirm, as (session, request).
@@ -99,7 +99,7 @@ class CommitGroup:
         #: Sinks whose intent is part of the group.
         self.intended: list[str] = []
         #: Whether the group removes the record that the origin continued alone (`rollback`).
-        self.is_leaving_alone = False
+        self.removes_alone_row = False
 
 
 class GroupCommit:
@@ -113,28 +113,77 @@ class GroupCommit:
     State: the group in progress and the next one. Safe to lose: unsynced writes were not confirmed.
     """
 
-    __slots__ = ("_in_progress", "_ticket", "gathering")
+    __slots__ = ("_in_progress", "_next", "_ticket")
 
     def __init__(self) -> None:
-        self.gathering = CommitGroup()
+        self._next = CommitGroup()
         self._in_progress: CommitGroup | None = None
         self._ticket = 0
 
-    def please(self) -> list[RequestSync]:
+    # -- the next group -------------------------------------------------------------------------
+
+    def add_write(self) -> None:
+        """A put without further consequences."""
+        self._next.is_dirty = True
+
+    def add_tick(self, tick: int) -> None:
+        self._next.tick = tick
+        self._next.is_dirty = True
+
+    def add_confirmation(self, key: Key, sequence: int, tick: int) -> None:
+        """Confirm the events of a publisher's incarnation up to this sequence, which has this
+        tick."""
+        confirmed = self._next.confirmed
+        confirmed[key] = max(confirmed.get(key, (0, 0)), (sequence, tick))
+
+    def will_confirm(self, key: Key) -> bool:
+        """Whether a later sync confirms more events of this incarnation."""
+        return key in self._next.confirmed
+
+    def add_deletion(self, tick: int) -> None:
+        self._next.delete_through = tick
+        self._next.is_dirty = True
+
+    @property
+    def replies(self) -> int:
+        return len(self._next.replies)
+
+    def add_reply(self, request: int, reply: CarryTo) -> None:
+        """Reply to a request of another broker; a repeated request gets one reply."""
+        self._next.replies[reply.target, request] = reply
+        self._next.is_dirty = True
+
+    def add_chunk(self, session: int, request: int, new_bytes: int) -> None:
+        """Confirm a staged chunk, of which this many bytes are new."""
+        self._next.staged.append((session, request))
+        self._next.staged_bytes += new_bytes
+        self._next.is_dirty = True
+
+    def add_intent(self, sink: str) -> None:
+        self._next.intended.append(sink)
+        self._next.is_dirty = True
+
+    def add_alone_removal(self) -> None:
+        self._next.removes_alone_row = True
+        self._next.is_dirty = True
+
+    # -- syncs ----------------------------------------------------------------------------------
+
+    def request_sync(self) -> list[RequestSync]:
         """Request a sync if there are writes and no sync is in progress."""
-        if self._in_progress is not None or not self.gathering.is_dirty:
+        if self._in_progress is not None or not self._next.is_dirty:
             return []
-        self._in_progress, self.gathering = self.gathering, CommitGroup()
+        self._in_progress, self._next = self._next, CommitGroup()
         self._ticket += 1
         return [RequestSync(self._ticket)]
 
     def synced(self, ticket: int) -> CommitGroup | None:
         """The group of this ticket; None if the ticket is out of date."""
-        batch = self._in_progress
-        if batch is None or ticket < self._ticket:
+        group = self._in_progress
+        if group is None or ticket < self._ticket:
             return None
         self._in_progress = None
-        return batch
+        return group
 
 
 TABLE = "stream"
@@ -148,7 +197,7 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     """Where the log begins, and the state at that point."""
 
     #: The newest deleted tick.
-    forgotten: Position = 0
+    deleted: Position = 0
     #: No later tick is older than this.
     time_ns: Nanoseconds = 0
     #: The newest mark up to that tick.
@@ -167,7 +216,7 @@ class _Stored(NamedTuple):
     beginning: LogStart
     checkpoint: Checkpoint
     marks: dict[int, dict[str, Version]]
-    publishers: dict[str, Place]
+    publishers: dict[str, PublishPosition]
     #: Publisher rows that cannot be read.
     lost: list[DamagedRecord]
 
@@ -175,7 +224,7 @@ class _Stored(NamedTuple):
 def first_needed(catalog: Catalog) -> int:
     """The first tick whose record a start must read, according to the catalog."""
     stored = _stored(Recovered({table: dict(rows) for table, rows in catalog.items()}))
-    return max(stored.beginning.forgotten, stored.checkpoint.tick) + 1
+    return max(stored.beginning.deleted, stored.checkpoint.tick) + 1
 
 
 def stored_beginning(catalog: Catalog) -> LogStart:
@@ -211,8 +260,8 @@ def _read(key: str, value: bytes) -> LogStart | Checkpoint:
     if key != KEY:
         raise ValueError(f"table {TABLE!r} has no such key")
     found = LogStart(*_decoder.decode(value))
-    if found.mark > found.forgotten:
-        raise ValueError(f"mark {found.mark} is after tick {found.forgotten}, where the log begins")
+    if found.mark > found.deleted:
+        raise ValueError(f"mark {found.mark} is after tick {found.deleted}, where the log begins")
     return found
 
 
@@ -225,13 +274,13 @@ class Ledger:
         "_options",
         "_stored_marks",
         "beginning",
-        "chapters",
         "checkpoint",
         "clock_ns",
         "commit",
         "marks",
         "publishers",
-        "release",
+        "retention",
+        "sections",
         "tail",
         "waived",
     )
@@ -244,7 +293,7 @@ class Ledger:
         #: The last reading of this life's clock.
         self._now = now
         bytes_max = min(options.log_bytes_max, options.held_back_max)
-        self.chapters = LogSections(options.log_age_s_max, bytes_max, options.keep_s)
+        self.sections = LogSections(options.log_age_s_max, bytes_max, options.keep_s)
         stored = _stored(recovered)
         self.beginning = beginning = stored.beginning
         self.checkpoint = checkpoint = stored.checkpoint
@@ -255,7 +304,7 @@ class Ledger:
             options.incarnation_lead_s,
             is_renewed=rollback.is_renewed(recovered),
         )
-        self.release = Retention(network.edges, recovered, beginning.forgotten)
+        self.retention = Retention(network.edges, recovered, beginning.deleted)
         self.marks = self._with_marks(stored.marks)
         self.tail = self._read(recovered, options)
         self.publishers.replace_lost(recovered, stored.lost, now)
@@ -281,8 +330,8 @@ class Ledger:
 
     def _read(self, recovered: Recovered, options: Options) -> LogTail:
         """Read the records after the checkpoint."""
-        oldest = self.beginning.forgotten + 1
-        first = max(self.beginning.forgotten, self.checkpoint.tick) + 1
+        oldest = self.beginning.deleted + 1
+        first = max(self.beginning.deleted, self.checkpoint.tick) + 1
         begins = recovered.records_first or recovered.first_tick
         skipped = first - begins
         ends = begins + len(recovered.records) - 1
@@ -292,10 +341,10 @@ class Ledger:
                 f" it begins with {oldest} and reaches {first - 1}; they do not belong together,"
                 " restore both from the same backup"
             )
-        self.chapters.restore(self.checkpoint.chapters, self._now)
-        self.chapters.forget(self.beginning.forgotten)
-        tail = LogTail(oldest, max(first, ends + 1 - options.recent_ticks_max))
-        tail.forgotten_ns = self.beginning.time_ns
+        self.sections.restore(self.checkpoint.sections, self._now)
+        self.sections.delete_through(self.beginning.deleted)
+        memory_first = max(first, ends + 1 - options.recent_ticks_max)
+        tail = LogTail(oldest, memory_first, self.beginning.time_ns)
         for tick, data in enumerate(islice(recovered.records, skipped, None), first):
             record = decode_record(data)
             if isinstance(record, EventRecord):
@@ -304,7 +353,7 @@ class Ledger:
                 self.publishers.recover(record.id)
             elif isinstance(record, MarkRecord):
                 self.marks.add(tick, self._restricted(record.vector))
-            self.chapters.add(tick, len(data), min(record.time_ns / 1e9, self._now))
+            self.sections.add(tick, len(data), min(record.time_ns / 1e9, self._now))
             if tick >= tail.first:
                 tail.append(entry_of(tick, record))
         tail.sync(tail.last)
@@ -325,16 +374,14 @@ class Ledger:
     # -- changes --------------------------------------------------------------------------------
 
     def append(self, record: AnyRecord, entry: Entry) -> Append:
-        """Append the next tick."""
         self.tail.append(entry)
         tick = self.tail.last
-        self.commit.gathering.tick = tick
-        self.commit.gathering.is_dirty = True
+        self.commit.add_tick(tick)
         data = encode_record(record)
-        self.chapters.add(tick, len(data), self._now)
+        self.sections.add(tick, len(data), self._now)
         return Append(tick, data)
 
-    def forget(self, tick: int) -> list[PartRequest]:
+    def delete_through(self, tick: int) -> list[PartRequest]:
         """Start the log after this tick, or after the newest synced one if that is lower.
 
         Records up to there may be deleted once the returned puts are synced."""
@@ -343,47 +390,45 @@ class Ledger:
             return []
         mark = self.marks.at(tick)
         self.beginning = LogStart(tick, self.clock_ns, mark, dict(self.marks.vector(mark)))
-        requests: list[PartRequest] = [*self.publishers.checkpoint(), *self.release.checkpoint()]
+        requests: list[PartRequest] = [*self.publishers.checkpoint(), *self.retention.checkpoint()]
         requests.append(Put(TABLE, KEY, _encoder.encode(self.beginning)))
-        self.tail.forget(tick)
-        self.tail.forgotten_ns = self.clock_ns
-        self.marks.forget(tick)
-        self.chapters.forget(tick)
-        self.commit.gathering.is_dirty = True
-        self.commit.gathering.forget = tick
+        self.tail.delete_through(tick, self.clock_ns)
+        self.marks.delete_through(tick)
+        self.sections.delete_through(tick)
+        self.commit.add_deletion(tick)
         return requests
 
     def save(self) -> list[PartRequest]:
         """Write a checkpoint if enough ticks were synced since the last one."""
         synced = self.tail.synced
-        known = max(self.checkpoint.tick, self.beginning.forgotten)
+        known = max(self.checkpoint.tick, self.beginning.deleted)
         if synced - known < self._options.checkpoint_ticks:
             return []
-        self.checkpoint = Checkpoint(synced, self.clock_ns, self.chapters.up_to(synced))
-        self.commit.gathering.is_dirty = True
+        self.checkpoint = Checkpoint(synced, self.clock_ns, self.sections.up_to(synced))
+        self.commit.add_write()
         marks = self._stored_marks.puts(self.marks, synced)
         return [*marks, *self.publishers.checkpoint(), checkpoint_put(self.checkpoint)]
 
-    def why_full(self) -> str:
+    def full_reason(self) -> str:
         """Why the log accepts no further event, disk space aside; "" if it does."""
         tail, options = self.tail, self._options
         if tail.log_ticks >= options.log_ticks_max:
             return f"{tail.log_ticks} ticks"
-        if self.chapters.size >= options.log_bytes_max:
-            return f"{self.chapters.size} bytes"
+        if self.sections.size >= options.log_bytes_max:
+            return f"{self.sections.size} bytes"
         return ""
 
-    def forget_kept(self) -> list[PartRequest]:
+    def delete_kept(self) -> list[PartRequest]:
         """Delete ticks that are kept although every edge is done with them."""
-        return self.forget(self.release.all_done()) if self._options.keep_s else []
+        return self.delete_through(self.retention.done_by_all()) if self._options.keep_s else []
 
     def waive_held_back(self) -> list[PartRequest]:
         """Release ticks that subscriptions hold back beyond `held_back_bytes_max`."""
         bytes_max = self._options.held_back_max
-        if self.chapters.size <= bytes_max:
+        if self.sections.size <= bytes_max:
             return []
-        tick = min(self.chapters.beyond(bytes_max), self.tail.synced)
-        edges = ", ".join(map(repr, self.release.waive(tick)))
+        tick = min(self.sections.beyond(bytes_max), self.tail.synced)
+        edges = ", ".join(map(repr, self.retention.waive(tick)))
         if not edges:
             return []
         self.waived += 1
@@ -394,22 +439,22 @@ class Ledger:
         """Delete the oldest ticks although edges may need them."""
         part = self.tail.oldest - 1 + max(self.tail.log_ticks // _LOSSY_PART, 1)
         bytes_max = self._options.log_bytes_max
-        if self.chapters.size >= bytes_max:
-            part = max(self.chapters.beyond(bytes_max - bytes_max // _LOSSY_PART - 1), part)
+        if self.sections.size >= bytes_max:
+            part = max(self.sections.beyond(bytes_max - bytes_max // _LOSSY_PART - 1), part)
         return self._delete_needed(part, "the log is full")
 
-    def forget_old(self, now: float) -> list[PartRequest]:
+    def delete_old(self, now: float) -> list[PartRequest]:
         """Delete ticks older than the limit although edges may need them."""
-        tick = self.chapters.too_old(now, self.tail.synced)
+        tick = self.sections.too_old(now, self.tail.synced)
         return self._delete_needed(tick, f"they are older than {self._options.log_age_s_max} s")
 
-    def old_at(self) -> float | None:
-        """When `forget_old` will have ticks to delete."""
-        return self.chapters.old_at(self.tail.synced)
+    def too_old_at(self) -> float | None:
+        """When `delete_old` will have ticks to delete."""
+        return self.sections.too_old_at(self.tail.synced)
 
     def _delete_needed(self, tick: int, why: str) -> list[PartRequest]:
         oldest = self.tail.oldest
-        requests = self.forget(tick)
+        requests = self.delete_through(tick)
         if requests:
             what = f"ticks {oldest}–{self.tail.oldest - 1} are deleted"
             requests.append(Note("warning", f"{what}: {why}, and retention is lossy"))

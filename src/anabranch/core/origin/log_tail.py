@@ -70,7 +70,6 @@ class InterestMarks:
         return self._ticks[-1]
 
     def vector(self, mark: int) -> MarkVector:
-        """The vector of a mark that is kept."""
         return self._vectors[mark]
 
     def __iter__(self) -> Iterator[tuple[int, MarkVector]]:
@@ -88,7 +87,7 @@ class InterestMarks:
         """The mark that this tick carries; for a deleted tick, the oldest mark."""
         return self._ticks[max(bisect_right(self._ticks, tick) - 1, 0)]
 
-    def forget(self, tick: int) -> None:
+    def delete_through(self, tick: int) -> None:
         """Drop marks that only ticks up to this one carry."""
         dropped = max(bisect_right(self._ticks, tick) - 1, 0)
         for mark in self._ticks[:dropped]:
@@ -199,7 +198,6 @@ _time_of = attrgetter("time_ns")
 
 
 def entry_of(tick: int, record: AnyRecord) -> Entry:
-    """The tick as the log has it."""
     if isinstance(record, EventRecord):
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
@@ -228,18 +226,18 @@ class LogTail:
     __slots__ = (
         "_bytes",
         "_entries",
+        "deleted_ns",
         "first",
-        "forgotten_ns",
         "oldest",
         "synced",
         "unsynced_bytes",
     )
 
-    def __init__(self, oldest: int, first: int) -> None:
+    def __init__(self, oldest: int, first: int, deleted_ns: int = 0) -> None:
         #: The oldest tick of the log, or the next one if the log is empty.
         self.oldest = oldest
         #: No deleted tick is newer than this.
-        self.forgotten_ns = 0
+        self.deleted_ns = deleted_ns
         #: The oldest tick in memory, or the next one if there is none.
         self.first = first
         #: The newest tick on disk.
@@ -255,7 +253,6 @@ class LogTail:
 
     @property
     def log_ticks(self) -> int:
-        """Ticks in the log."""
         return self.first + len(self._entries) - self.oldest
 
     @property
@@ -264,7 +261,6 @@ class LogTail:
         return self._entries[-1].time_ns if self._entries else 0
 
     def append(self, entry: Entry) -> None:
-        """Append the next tick."""
         self._entries.append(entry)
         if isinstance(entry, Datum):
             size = len(entry.body)
@@ -316,9 +312,10 @@ class LogTail:
             count += 1
         self._drop(count, size)
 
-    def forget(self, tick: int) -> None:
-        """Start the log after this tick, which is synced."""
+    def delete_through(self, tick: int, time_ns: int) -> None:
+        """Start the log after this tick, which is synced and not newer than this time."""
         self.oldest = tick + 1
+        self.deleted_ns = time_ns
         if self.first <= tick:
             count = tick + 1 - self.first
             self._drop(count, self._bytes - sum(map(size_of, self._entries[:count])))
@@ -333,7 +330,7 @@ class LogTail:
 # -- emissions ----------------------------------------------------------------------------------
 
 
-def emits_of(
+def emissions_of(
     marks: InterestMarks,
     first: int,
     entries: Sequence[Entry],

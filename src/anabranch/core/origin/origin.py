@@ -45,17 +45,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from anabranch.core.contract import Effect, Forget, LogRead, Note, Put, Recovered, earliest
+from anabranch.core.contract import DeleteThrough, Effect, LogRead, Note, Put, Recovered, earliest
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.batches import ForStaging, StagingArea
 from anabranch.core.origin.ledger import Ledger
-from anabranch.core.origin.log_tail import MarkRecord, SilentTick, emits_of
+from anabranch.core.origin.log_tail import MarkRecord, SilentTick, emissions_of
 from anabranch.core.origin.publish_intake import PublishIntake
-from anabranch.core.origin.replay import Replays, understood
+from anabranch.core.origin.replay import Replays, validated_replay
 from anabranch.core.origin.rollback import LogView, RollbackInquiry
-from anabranch.core.part_requests import CarryTo, Marked, PartRequest
-from anabranch.core.routing.contract import Emission
+from anabranch.core.part_requests import AnnounceMark, CarryTo, PartRequest
+from anabranch.core.routing.contract import Emission, WorkDone
 from anabranch.model.client_frames import Advertises, Publish
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Done, Held, Hello, Hold, Nack, NotKept, Replay
@@ -125,13 +125,20 @@ class Origin:
         return self._tail.last
 
     @property
+    def unsynced_ticks(self) -> int:
+        return self._tail.last - self._tail.synced
+
+    @property
+    def unsynced_bytes(self) -> int:
+        return self._tail.unsynced_bytes
+
+    @property
     def reads(self) -> int:
-        """Log reads in progress."""
         return self._replays.reads
 
     def depart(self, now: float) -> None:
         """Refuse new events from now on, and keep only ticks that edges still need."""
-        self._intake.is_departing = True
+        self._intake.depart()
         self._options = replace(self._options, keep_s=0.0)
         self._release_at = None
         self._release_later(now)
@@ -142,55 +149,53 @@ class Origin:
         return self.staging.batches.is_busy
 
     @property
-    def committed(self) -> int:
-        """The newest tick of a completed batch."""
+    def newest_committed(self) -> int:
         return self.staging.batches.newest
 
-    def needing(self, tick: int) -> list[str]:
-        """The edges that are not done with this tick."""
-        return self._ledger.release.needing(tick)
+    def edges_needing(self, tick: int) -> list[str]:
+        return self._ledger.retention.edges_needing(tick)
 
     @property
     def log_bytes(self) -> int:
-        return self._ledger.chapters.size
+        return self._ledger.sections.size
 
     @property
     def vector(self) -> Mapping[str, Version]:
         """The vector that the newest synced tick carries."""
         return self._marks.vector(self._marks.at(self._tail.synced))
 
-    def inquire(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
+    def start_inquiry(self, now: float, inquiry: RollbackInquiry) -> list[PartRequest]:
         """Append nothing until the neighbours have answered. Called before `started`."""
         self.inquiry = inquiry
         return self._apply_inquiry(inquiry.begin(now))
 
-    def told(self, now: float, peer: str, hello: Hello) -> list[PartRequest]:
+    def greeted(self, now: float, peer: str, hello: Hello) -> list[PartRequest]:
         """Process a neighbour's greeting, which reports its knowledge of the stream."""
         inquiry = self.inquiry
         if inquiry is None:
             return []
         view = LogView(self._emitted, self._tail.last, self._tail.time_of)
-        was_leaving = inquiry.is_leaving_alone
-        requests = self._apply_inquiry(inquiry.told(now, peer, hello, view))
-        if inquiry.is_leaving_alone and not was_leaving:
-            self._ledger.commit.gathering.is_leaving_alone = True
-        return requests + self._resume_batches(now) + self._ledger.commit.please()
+        was_pending = inquiry.is_alone_removal_pending
+        requests = self._apply_inquiry(inquiry.greeted(now, peer, hello, view))
+        if inquiry.is_alone_removal_pending and not was_pending:
+            self._ledger.commit.add_alone_removal()
+        return requests + self._resume_batches(now) + self._ledger.commit.request_sync()
 
     @property
-    def may_be_told_of(self) -> bool:
+    def may_announce(self) -> bool:
         """Whether the stream may be announced to neighbours now (`rollback`, rule 3)."""
-        return self.inquiry is None or not self.inquiry.is_leaving_alone
+        return self.inquiry is None or not self.inquiry.is_alone_removal_pending
 
     def _apply_inquiry(self, effects: Sequence[Effect]) -> list[PartRequest]:
         assert self.inquiry is not None
-        self._intake.hindrance = self.inquiry.hindrance
+        self._intake.suspend(self.inquiry.suspension)
         if any(isinstance(effect, Put) for effect in effects):
-            self._ledger.commit.gathering.is_dirty = True
+            self._ledger.commit.add_write()
         return [*effects]
 
     def _resume_batches(self, now: float) -> list[PartRequest]:
         """Resume batches if ticks may be appended."""
-        return [] if self._intake.hindrance else self.staging.batches.go_on(now)
+        return [] if self._intake.suspension else self.staging.batches.advance(now)
 
     @property
     def _is_rolled_back(self) -> bool:
@@ -199,16 +204,16 @@ class Origin:
     def started(self, now: float) -> list[PartRequest]:
         """The recovered state is on disk, and the network is ready."""
         self._is_started = True
-        requests: list[PartRequest] = [Marked(mark, vector) for mark, vector in self._marks]
+        requests: list[PartRequest] = [AnnounceMark(mark, vector) for mark, vector in self._marks]
         if self._tail.synced:
             requests.append(self._head(now))
-        forgotten = self._ledger.beginning.forgotten
-        if forgotten:
+        deleted = self._ledger.beginning.deleted
+        if deleted:
             # A crash may have occurred between the checkpoint and the deletion.
-            requests.append(Forget(forgotten))
+            requests.append(DeleteThrough(deleted))
         self._release_later(now)
         requests += self.staging.started(now)
-        return requests + self._ledger.commit.please()
+        return requests + self._ledger.commit.request_sync()
 
     # -- clients and disk -----------------------------------------------------------------------
 
@@ -218,53 +223,52 @@ class Origin:
         """Process a publishing frame of a client; `RemoteError` if a published event is
         malformed."""
         if isinstance(frame, Advertises):
-            return self._intake.offers.advertises(now, session, frame.filters, client)
+            return self._intake.advertisements.replace(now, session, frame.filters, client)
         if not isinstance(frame, Publish):
             requests = self.staging.frame(now, session, frame, client)
         else:
             requests = self._intake.publish(now, session, frame, client)
         if isinstance(requests, list):
-            return requests + self._ledger.commit.please()
+            return requests + self._ledger.commit.request_sync()
         return self._then_commit(requests)
 
     def _then_commit(self, requests: Iterable[PartRequest]) -> Iterator[PartRequest]:
         yield from requests
-        yield from self._ledger.commit.please()
+        yield from self._ledger.commit.request_sync()
 
-    def know_hosts(self, host_of: Callable[[int], str]) -> None:
-        """Set the lookup from a session to its client's host."""
-        self._intake.host_of = host_of
+    def set_host_lookup(self, host_of: Callable[[int], str]) -> None:
+        self._intake.set_host_lookup(host_of)
 
-    def client_left(self, now: float, session: int) -> list[PartRequest]:
-        self._intake.left(now, session)
-        self.staging.left(session)
+    def client_disconnected(self, now: float, session: int) -> list[PartRequest]:
+        self._intake.session_closed(now, session)
+        self.staging.session_closed(session)
         return []
 
     def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """The writes of this ticket are on disk: emit, confirm and delete accordingly."""
         commit = self._ledger.commit
-        batch = commit.synced(ticket)
-        if batch is None:
+        group = commit.synced(ticket)
+        if group is None:
             return []
         requests: list[PartRequest] = []
-        if batch.is_leaving_alone:
+        if group.removes_alone_row:
             assert self.inquiry is not None
-            self.inquiry.is_leaving_alone = False
-        if batch.tick:
-            self._tail.sync(batch.tick)
+            self.inquiry.alone_removal_synced()
+        if group.tick:
+            self._tail.sync(group.tick)
             if not self._is_rolled_back:
-                requests += self._emit(now, batch.tick)
-                requests += self._intake.synced(batch)
+                requests += self._emit(now, group.tick)
+                requests += self._intake.synced(group)
             requests += self._ledger.save()
             if self._release_at is None:
                 requests += self._ledger.waive_held_back()
                 self._release_later(now)
             self._tail.trim(self._options.recent_ticks_max, self._options.recent_bytes_max)
-        requests += self.staging.synced(now, batch)
-        if batch.forget:
-            requests.append(Forget(batch.forget))
-        requests += batch.replies.values()
-        return requests + commit.please()
+        requests += self.staging.synced(now, group)
+        if group.delete_through:
+            requests.append(DeleteThrough(group.delete_through))
+        requests += group.replies.values()
+        return requests + commit.request_sync()
 
     def log_read(self, now: float, read: LogRead) -> list[PartRequest]:
         """Use log records to answer a nack or a replay."""
@@ -272,7 +276,7 @@ class Origin:
 
     def log_full(self, now: float, full: bool) -> list[PartRequest]:  # noqa: ARG002 - uniform
         """The disk has no space for further records, or has space again."""
-        self._intake.is_full = full
+        self._intake.log_full(full)
         if not full:
             return [Note("info", "the disk has space for the log again; accepting events")]
         requests: list[PartRequest] = [
@@ -280,7 +284,7 @@ class Origin:
         ]
         if self._options.retention == "lossy":
             requests += self._ledger.make_room()
-        return requests + self._ledger.commit.please()
+        return requests + self._ledger.commit.request_sync()
 
     # -- the network ----------------------------------------------------------------------------
 
@@ -292,10 +296,10 @@ class Origin:
         entries = self._tail.between(first, last)
         time_ns = self._ledger.head_time_ns(now)
         requests: list[PartRequest] = []
-        for emit in emits_of(self._marks, first, entries, head=last, time_ns=time_ns):
+        for emit in emissions_of(self._marks, first, entries, head=last, time_ns=time_ns):
             if emit.mark > self._marked:
                 self._marked = emit.mark
-                requests.append(Marked(emit.mark, self._marks.vector(emit.mark)))
+                requests.append(AnnounceMark(emit.mark, self._marks.vector(emit.mark)))
             requests.append(emit)
         self._emitted = last
         self._head_at = now + self._options.head_every_s
@@ -308,7 +312,7 @@ class Origin:
 
     def carried(self, now: float, source: str, content: ForOrigin) -> list[PartRequest]:
         """Process a request of an edge; `RemoteError` if it is invalid."""
-        if not self._ledger.release.is_known(source):
+        if not self._ledger.retention.is_known(source):
             raise RemoteError(f"{source!r} is not an edge of this network")
         if isinstance(content, Done):
             return self._done(now, source, content)
@@ -319,8 +323,9 @@ class Origin:
             return self._replays.nack(now, source, content.ranges, time_ns)
         if isinstance(content, Replay):
             distance = self._network.distance(self.name, source)
-            wanted = understood(source, content, distance, self._options, self._limits)
-            return self._replays.replay(wanted, content.first)
+            wanted = validated_replay(source, content, distance, self._options, self._limits)
+            requests = self._replays.replay(wanted, content.first)
+            return [*requests, WorkDone(wanted.reading_work)]
         return self._hold(source, content)
 
     # -- release --------------------------------------------------------------------------------
@@ -330,42 +335,40 @@ class Origin:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
                 requests = self._apply_inquiry(inquiry.refuted(done.tick, edge, self._tail.last))
-                return requests + self._ledger.commit.please()
+                return requests + self._ledger.commit.request_sync()
             raise RemoteError(
                 f"{edge!r} is done with tick {done.tick}, but the newest is {self._emitted}: the"
                 " edge is wrong, or this log lost ticks that others have seen and whose"
                 " replacements will not reach them; restore the log, or stop this broker and run"
                 f" 'anabranch log renew STATE_DIRECTORY --above {done.tick}'"
             )
-        self._ledger.release.done(edge, done.tick, done.request)
+        self._ledger.retention.done(edge, done.tick, done.request)
         self._release_later(now)
         return []
 
     def _hold(self, edge: str, hold: Hold) -> list[PartRequest]:
         tail, commit = self._tail, self._ledger.commit
-        if hold.tick > tail.synced and self._intake.hindrance:
+        if hold.tick > tail.synced and self._intake.suspension:
             # The log may have lost this tick; the edge repeats its request.
             return []
         tick = min(hold.tick, tail.synced)
         if tick + 1 < tail.oldest:
             return [CarryTo(edge, NotKept(hold.request, tail.oldest))]
-        if len(commit.gathering.replies) >= HOLDS_MAX:
+        if commit.replies >= HOLDS_MAX:
             return []
-        requests: list[PartRequest] = [*self._ledger.release.hold(edge, tick, hold.request)]
-        commit.gathering.is_dirty = True
-        held = CarryTo(edge, Held(hold.request, tail.synced))
-        commit.gathering.replies[edge, hold.request] = held
-        return requests + commit.please()
+        requests: list[PartRequest] = [*self._ledger.retention.hold(edge, tick, hold.request)]
+        commit.add_reply(hold.request, CarryTo(edge, Held(hold.request, tail.synced)))
+        return requests + commit.request_sync()
 
     def _released(self) -> int:
-        return self._ledger.release.all_done()
+        return self._ledger.retention.done_by_all()
 
     def _release_later(self, now: float) -> None:
         if self._release_at is not None or self._released() < self._tail.oldest:
             return
         self._release_at = now + self._options.done_every_s
         if self._options.keep_s:
-            kept_until = self._ledger.chapters.aged_at(self._options.keep_s, self._tail.synced)
+            kept_until = self._ledger.sections.aged_at(self._options.keep_s, self._tail.synced)
             self._release_at = max(self._release_at, kept_until or 0.0)
 
     def _release(self, now: float) -> list[PartRequest]:
@@ -374,9 +377,9 @@ class Origin:
         waived = self._ledger.waive_held_back()
         tick = self._released()
         if self._options.keep_s:
-            chapters, synced = self._ledger.chapters, self._tail.synced
-            tick = min(tick, chapters.aged(self._options.keep_s, now, synced))
-        requests = waived + self._ledger.forget(tick)
+            aged = self._ledger.sections.aged(self._options.keep_s, now, self._tail.synced)
+            tick = min(tick, aged)
+        requests = waived + self._ledger.delete_through(tick)
         if self._options.keep_s:
             self._release_later(now)
         return requests
@@ -390,35 +393,34 @@ class Origin:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         if not self._is_started:
             return None
-        is_held = bool(self._intake.hindrance)
+        is_suspended = bool(self._intake.suspension)
         return earliest(
             None if self.inquiry is None else self.inquiry.next_deadline(),
             self._head_at,
-            None if is_held else self._mark_at,
+            None if is_suspended else self._mark_at,
             self._release_at,
-            self._ledger.old_at(),
+            self._ledger.too_old_at(),
             self.staging.next_deadline(),
-            self._intake.offers.next_deadline(),
+            self._intake.advertisements.next_deadline(),
         )
 
     def time_passed(self, now: float) -> list[PartRequest]:
         requests: list[PartRequest] = []
-        if self.inquiry is not None and self._intake.hindrance:
+        if self.inquiry is not None and self._intake.suspension:
             requests += self._apply_inquiry(self.inquiry.time_passed(now))
             requests += self._resume_batches(now)
-        is_held = bool(self._intake.hindrance)
-        if self._mark_at is not None and self._mark_at <= now and not is_held:
+        is_suspended = bool(self._intake.suspension)
+        if self._mark_at is not None and self._mark_at <= now and not is_suspended:
             requests += self._mark(now)
         if self._release_at is not None and self._release_at <= now:
             requests += self._release(now)
         requests += self.staging.time_passed(now)
-        requests += self._intake.offers.time_passed(now)
-        old_at = self._ledger.old_at()
-        if old_at is not None and old_at <= now:
-            requests += self._ledger.forget_old(now)
+        requests += self._intake.advertisements.time_passed(now)
+        too_old_at = self._ledger.too_old_at()
+        if too_old_at is not None and too_old_at <= now:
+            requests += self._ledger.delete_old(now)
         if self._head_at is not None and self._head_at <= now:
             if self._is_rolled_back:
                 self._head_at = None
@@ -426,13 +428,13 @@ class Origin:
                 requests.append(self._head(now))
             if self._intake.is_full and self._options.retention == "lossy":
                 requests += self._ledger.make_room()
-        return requests + self._ledger.commit.please()
+        return requests + self._ledger.commit.request_sync()
 
     def _mark(self, now: float) -> list[PartRequest]:
         """Append a mark, or retry later if there is no space for it."""
         ticks_max = self._options.log_ticks_max + MARKS_RESERVE
         bytes_max = self._options.log_bytes_max + MARKS_RESERVE_BYTES
-        is_full = self._tail.log_ticks >= ticks_max or self._ledger.chapters.size >= bytes_max
+        is_full = self._tail.log_ticks >= ticks_max or self._ledger.sections.size >= bytes_max
         if self._intake.is_full or is_full:
             self._mark_at = now + self._options.head_every_s
             return []

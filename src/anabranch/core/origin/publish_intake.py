@@ -39,8 +39,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from anabranch.core import departure
-from anabranch.core.contract import SendClient
+from anabranch.core.contract import DEPARTURE_REASON, SendClient
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.ledger import CommitGroup, Ledger
@@ -66,16 +65,16 @@ class PublishIntake:
 
     __slots__ = (
         "_decoding_limits",
+        "_host_of",
         "_ledger",
         "_limits",
         "_new_names_by_host",
         "_options",
         "_pending",
-        "hindrance",
-        "host_of",
+        "advertisements",
         "is_departing",
         "is_full",
-        "offers",
+        "suspension",
     )
 
     def __init__(
@@ -91,29 +90,50 @@ class PublishIntake:
         self.is_full = False
         self.is_departing = False
         #: Why events are refused temporarily (`rollback`); "" if they are not.
-        self.hindrance = ""
+        self.suspension = ""
         #: The advertisements of sessions.
-        self.offers = PublisherAdvertisements(options, limits, memory)
+        self.advertisements = PublisherAdvertisements(options, limits, memory)
         #: Session → its client's host; "" if unknown.
-        self.host_of: Callable[[int], str] = lambda _session: ""
+        self._host_of: Callable[[int], str] = lambda _session: ""
         #: Host → names of publishers and sinks that it added in this life (rule 8).
         self._new_names_by_host: dict[str, int] = {}
+
+    # -- state of the broker --------------------------------------------------------------------
+
+    def depart(self) -> None:
+        """Refuse new events finally from now on."""
+        self.is_departing = True
+
+    def log_full(self, full: bool) -> None:
+        self.is_full = full
+
+    def suspend(self, reason: str) -> None:
+        """Refuse new events for this reason, until it is ""."""
+        self.suspension = reason
+
+    def set_host_lookup(self, host_of: Callable[[int], str]) -> None:
+        """Set the lookup from a session to its client's host."""
+        self._host_of = host_of
+
+    # -- events ---------------------------------------------------------------------------------
 
     def publish(
         self, now: float, session: int, frame: Publish, client: str
     ) -> Iterable[PartRequest]:
         """Process a `Publish` frame, in slices if checking it takes long."""
         checked = [self._checked(session, body) for body in frame.bodies]
-        if session >= 0 and self.offers.is_long(session, len(checked)):
+        if session >= 0 and self.advertisements.is_long(session, len(checked)):
             return self._publish_in_slices(now, session, client, checked)
-        outside = finished(self.offers.refusals(session, [envelope for envelope, _ in checked]))
+        outside = finished(
+            self.advertisements.refusals(session, [envelope for envelope, _ in checked])
+        )
         return self._publish(now, session, client, checked, outside)
 
     def _publish_in_slices(
         self, now: float, session: int, client: str, checked: Sequence[_Checked]
     ) -> Iterator[PartRequest]:
         envelopes = [envelope for envelope, _ in checked]
-        outside = yield from self.offers.refusals(session, envelopes)
+        outside = yield from self.advertisements.refusals(session, envelopes)
         yield from self._publish(now, session, client, checked, outside)
 
     def _publish(
@@ -135,21 +155,21 @@ class PublishIntake:
             if key in refused:
                 continue
             is_own = event_id.publisher == client
-            is_known = is_own and publishers.knows(event_id)
+            is_known = is_own and publishers.is_duplicate(event_id)
             if not is_own:
                 excess = _wrong_publisher(event_id.publisher, client)
             elif is_known:
                 known[key] = None
-                if event_id.sequence > publishers.safe(key):
+                if event_id.sequence > publishers.synced(key):
                     self._pending.add(session, key)
                 continue
-            refusal = excess or self._hindrance_refusal()
+            refusal = excess or self._suspension_refusal()
             refusal = refusal or (None if is_known else publishers.refusal(event_id, clock_ns))
             is_new = event_id.publisher not in publishers
             if is_new and refusal is None:
-                refusal = self.no_name(session)
+                refusal = self.name_refusal(session)
             refusal = refusal or self._departure_refusal() or outside.get(place)
-            refusal = refusal or self.no_room(requests)
+            refusal = refusal or self.room_refusal(requests)
             if refusal is not None:
                 reason, is_final, begun, code = refusal
                 if not is_final:
@@ -158,11 +178,11 @@ class PublishIntake:
                 refused[key] = refusal_of
             else:
                 if is_new:
-                    self.brings(session)
-                requests += self.offers.published(session)
+                    self.count_new_name(session)
+                requests += self.advertisements.published(session)
                 self._take(now, session, envelope, requests)
         for key in known:
-            safe = publishers.safe(key)
+            safe = publishers.synced(key)
             if safe:
                 tick = self._ledger.tail.synced
                 requests.append(SendClient(session, Confirmed(*key, safe, tick)))
@@ -188,15 +208,15 @@ class PublishIntake:
     def _departure_refusal(self) -> PublishRefusal | None:
         if not self.is_departing:
             return None
-        return PublishRefusal(departure.REASON, is_final=True, code=DEPARTING)
+        return PublishRefusal(DEPARTURE_REASON, is_final=True, code=DEPARTING)
 
-    def _hindrance_refusal(self) -> PublishRefusal | None:
-        return PublishRefusal(self.hindrance) if self.hindrance else None
+    def _suspension_refusal(self) -> PublishRefusal | None:
+        return PublishRefusal(self.suspension) if self.suspension else None
 
-    def no_room(self, requests: list[PartRequest]) -> PublishRefusal | None:
+    def room_refusal(self, requests: list[PartRequest]) -> PublishRefusal | None:
         """Why no event can be accepted; None if one can. May add requests that free log space."""
-        if self.hindrance:
-            return self._hindrance_refusal()
+        if self.suspension:
+            return self._suspension_refusal()
         if self.is_full:
             return PublishRefusal("the log is full: the disk has no space; send again later")
         tail, options = self._ledger.tail, self._options
@@ -207,21 +227,21 @@ class PublishIntake:
             return PublishRefusal(
                 "the disk is behind: too many events wait for a sync; send again later"
             )
-        full = self._ledger.why_full()
+        full = self._ledger.full_reason()
         if full:
-            requests += self._ledger.forget_kept()
-            full = self._ledger.why_full()
+            requests += self._ledger.delete_kept()
+            full = self._ledger.full_reason()
         if full and options.retention == "lossy":
             requests += self._ledger.make_room()
-            full = self._ledger.why_full()
+            full = self._ledger.full_reason()
         if full:
             reason = f"the log is full: {full} are not released by all edges; send again later"
             return PublishRefusal(reason)
         return None
 
-    def no_name(self, session: int) -> PublishRefusal | None:
+    def name_refusal(self, session: int) -> PublishRefusal | None:
         """Why a session cannot add a new name; None if it can (rule 8)."""
-        host, quota = self.host_of(session), self._options.host_publishers_max
+        host, quota = self._host_of(session), self._options.host_publishers_max
         if not host or self._new_names_by_host.get(host, 0) < quota:
             return None
         text = f"host {host} has added {quota} names of publishers and sinks, its quota"
@@ -229,9 +249,8 @@ class PublishIntake:
             f"{text} (host_publishers_max); publish under one of them", is_final=True
         )
 
-    def brings(self, session: int) -> None:
-        """Count a new name that a session adds."""
-        host = self.host_of(session)
+    def count_new_name(self, session: int) -> None:
+        host = self._host_of(session)
         if host:
             self._new_names_by_host[host] = self._new_names_by_host.get(host, 0) + 1
 
@@ -253,27 +272,24 @@ class PublishIntake:
         else:
             record = EventRecord(time_ns, body)
         requests.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
-        ledger.publishers.take(event_id)
+        ledger.publishers.record_append(event_id)
         key = (event_id.publisher, event_id.incarnation)
         tick = ledger.tail.last
-        confirmed = ledger.commit.gathering.confirmed
-        confirmed[key] = max(confirmed.get(key, (0, 0)), (event_id.sequence, tick))
+        ledger.commit.add_confirmation(key, event_id.sequence, tick)
         return tick
 
-    def left(self, now: float, session: int) -> None:
-        self._pending.left(session)
-        self.offers.left(now, session)
+    def session_closed(self, now: float, session: int) -> None:
+        self._pending.session_closed(session)
+        self.advertisements.session_closed(now, session)
 
-    def synced(self, batch: CommitGroup) -> list[PartRequest]:
-        """Confirm the events that are synced now."""
+    def synced(self, group: CommitGroup) -> list[PartRequest]:
         requests: list[PartRequest] = []
-        gathering = self._ledger.commit.gathering.confirmed
-        for key, (sequence, tick) in batch.confirmed.items():
-            self._ledger.publishers.make_safe(key, sequence)
+        for key, (sequence, tick) in group.confirmed.items():
+            self._ledger.publishers.record_sync(key, sequence)
             confirmed = Confirmed(*key, sequence, tick)
             requests += [SendClient(session, confirmed) for session in self._pending.sessions(key)]
-            if key not in gathering:
-                self._pending.satisfied(key)
+            if not self._ledger.commit.will_confirm(key):
+                self._pending.remove(key)
         return requests
 
 

@@ -72,22 +72,22 @@ def refusal_of(texts: Sequence[str]) -> str:
     return ""
 
 
-class ReadAdvertisement(NamedTuple):
+class ParsedAdvertisement(NamedTuple):
     """A parsed advertisement."""
 
     #: With its normal form, and compiled for matching.
     filter: Filter
     #: The text that is announced to others (rule 5).
-    offered: str
+    announced: str
     #: Its estimated memory in a broker.
     cost: FilterCost
 
 
 _Key = tuple[str, Limits]
-_read_ahead: ReadAhead[_Key, ReadAdvertisement | FilterError] = ReadAhead("advertisement")
+_read_ahead: ReadAhead[_Key, ParsedAdvertisement | FilterError] = ReadAhead("advertisement")
 
 
-def _read(text: str, limits: Limits) -> ReadAdvertisement | FilterError:
+def _read(text: str, limits: Limits) -> ParsedAdvertisement | FilterError:
     try:
         filter = Filter.parse(text, limits)
         _ = filter.conjunctions
@@ -100,18 +100,17 @@ def _read(text: str, limits: Limits) -> ReadAdvertisement | FilterError:
         try:
             Filter.parse(normal, limits)
         except FilterError:
-            return ReadAdvertisement(filter, EVERYTHING, cost)
+            return ParsedAdvertisement(filter, EVERYTHING, cost)
     # Parts of this broker that receive the text need not parse it again.
     filter.remember(normal)
-    return ReadAdvertisement(filter, normal, cost)
+    return ParsedAdvertisement(filter, normal, cost)
 
 
 def advertisement_reading(
     text: str, limits: Limits
-) -> Reading[_Key, ReadAdvertisement | FilterError]:
-    """The task of parsing an advertisement ahead."""
+) -> Reading[_Key, ParsedAdvertisement | FilterError]:
 
-    def make() -> tuple[ReadAdvertisement | FilterError, int]:
+    def make() -> tuple[ParsedAdvertisement | FilterError, int]:
         made = _read_ahead.find((text, limits)) or _read(text, limits)
         if isinstance(made, FilterError):
             return made, len(text) + FAILURE_BYTES
@@ -154,7 +153,7 @@ class PublisherAdvertisements:
         #: that is advertised again is removed from here.
         self._expiring: OrderedDict[str, float] = OrderedDict()
 
-    def advertises(
+    def replace(
         self, now: float, session: int, texts: Sequence[str], client: str = ""
     ) -> Iterable[PartRequest]:
         """Replace the advertisements of a session; `RemoteError` if they are not acceptable."""
@@ -171,7 +170,7 @@ class PublisherAdvertisements:
         # Take all filters that were parsed ahead now, because they may be evicted later.
         limits = self._limits
         found = [(text, _read_ahead.find((text, limits))) for text in texts]
-        satisfiable: list[ReadAdvertisement] = []
+        satisfiable: list[ParsedAdvertisement] = []
         for text, ahead in found:
             read = ahead or _read(text, limits)
             if isinstance(read, FilterError):
@@ -182,12 +181,12 @@ class PublisherAdvertisements:
         if session >= 0:
             # The filters of a join point are charged with its pattern.
             self._charge(session, client, [advertisement.cost for advertisement in satisfiable])
-        self._let_go(now, session)
+        self._release(now, session)
         self._forget(session)
         if found:
             filters = [advertisement.filter for advertisement in satisfiable]
             self._advertised[session] = AnyOf(filters, self._limits)
-        yield from self._hold(session, [advertisement.offered for advertisement in satisfiable])
+        yield from self._hold(session, [advertisement.announced for advertisement in satisfiable])
 
     def is_long(self, session: int, events: int) -> bool:
         """Whether this many events of a session must be checked in slices."""
@@ -224,7 +223,7 @@ class PublisherAdvertisements:
     def batch_written(self, now: float) -> list[PartRequest]:
         """Advertise everything for a batch (rule 2)."""
         requests = self._hold(_BATCHES, (EVERYTHING,))
-        self._let_go(now, _BATCHES)
+        self._release(now, _BATCHES)
         return requests
 
     def _charge(self, session: int, client: str, costs: Sequence[FilterCost]) -> None:
@@ -235,7 +234,7 @@ class PublisherAdvertisements:
         before = self._charged.pop(session, None)
         if before is not None:
             self._memory.release(*before)
-        reason = self._memory.objection(client, total) if costs else ""
+        reason = self._memory.refusal(client, total) if costs else ""
         if reason:
             if before is not None:
                 self._memory.charge(*before)
@@ -245,10 +244,10 @@ class PublisherAdvertisements:
             self._memory.charge(client, total)
             self._charged[session] = client, total
 
-    def left(self, now: float, session: int) -> None:
+    def session_closed(self, now: float, session: int) -> None:
         self._charge(session, "", ())
         self._forget(session)
-        self._let_go(now, session)
+        self._release(now, session)
 
     def time_passed(self, now: float) -> list[PartRequest]:
         """Withdraw filters that no session has advertised for `advertised_for_s`."""
@@ -262,7 +261,6 @@ class PublisherAdvertisements:
         return [ChangeAdvertisements((), tuple(expired))] if expired else []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return next(iter(self._expiring.values()), None)
 
     # -- announced filters ------------------------------------------------------------------------
@@ -280,7 +278,7 @@ class PublisherAdvertisements:
             self._holders.setdefault(text, set()).add(session)
         return [ChangeAdvertisements(tuple(added), ())] if added else []
 
-    def _let_go(self, now: float, session: int) -> None:
+    def _release(self, now: float, session: int) -> None:
         for text in self._held.pop(session, ()):
             holders = self._holders[text]
             holders.discard(session)

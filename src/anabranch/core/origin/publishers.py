@@ -16,8 +16,8 @@ Rules
    of its publisher. A higher one is refused temporarily, with both clocks in the reason. A log may
    contain a higher one nevertheless, from before this rule or from a wrong clock. That incarnation
    continues; no other can begin until the clock has caught up, and the refusal names the remedy.
-3. *Taken* events are appended, *safe* events are synced. Only safe events are confirmed.
-4. Only safe events go into the catalog. A crash may keep a put and lose an earlier append; a put
+3. Only synced events are confirmed.
+4. Only synced events go into the catalog. A crash may keep a put and lose an earlier append; a put
    that ran ahead would turn the lost event into a duplicate.
 5. Publishers are never deleted, because a deleted publisher might repeat an event. At
    `publishers_max`, new publishers are refused.
@@ -50,7 +50,7 @@ from anabranch.model.names import check_name
 #: Publisher and incarnation, the scope of a confirmation.
 Key = tuple[str, int]
 #: Incarnation and sequence, in the order of publication.
-Place = tuple[int, int]
+PublishPosition = tuple[int, int]
 
 TABLE = "publishers"
 #: Incarnations on record because their first event was refused.
@@ -62,12 +62,12 @@ _decoder = msgspec.msgpack.Decoder(tuple[Count, Count])
 _NAME_BYTES_MAX = 65_535
 
 
-def stored(recovered: Recovered) -> tuple[dict[str, Place], list[DamagedRecord]]:
-    """Publisher → its last safe event in the catalog; and the rows that cannot be read."""
+def stored(recovered: Recovered) -> tuple[dict[str, PublishPosition], list[DamagedRecord]]:
+    """Publisher → its last synced event in the catalog; and the rows that cannot be read."""
     return decoded(recovered, TABLE, _read)
 
 
-def _read(key: str, value: bytes) -> Place:
+def _read(key: str, value: bytes) -> PublishPosition:
     check_name(key, "the publisher", _NAME_BYTES_MAX)
     return _decoder.decode(value)
 
@@ -85,12 +85,12 @@ class PublishRefusal(NamedTuple):
 
 
 class _Publisher:
-    __slots__ = ("incarnation", "safe", "stored", "taken")
+    __slots__ = ("appended", "incarnation", "stored", "synced")
 
-    def __init__(self, place: Place, stored: Place) -> None:
-        self.incarnation, self.taken = place
-        #: Invariant: stored ≤ safe ≤ (incarnation, taken).
-        self.safe = place
+    def __init__(self, place: PublishPosition, stored: PublishPosition) -> None:
+        self.incarnation, self.appended = place
+        #: Invariant: stored ≤ synced ≤ (incarnation, appended).
+        self.synced = place
         self.stored = stored
 
 
@@ -108,7 +108,7 @@ class Publishers:
 
     def __init__(
         self,
-        stored: Mapping[str, Place],
+        stored: Mapping[str, PublishPosition],
         publishers_max: int,
         incarnation_lead_s: float,
         *,
@@ -120,7 +120,7 @@ class Publishers:
         self._known = {name: _Publisher(place, place) for name, place in stored.items()}
         self._publishers_max = publishers_max
         self._lead_ns = int(incarnation_lead_s * 1e9)
-        #: Publishers with safe events that are not stored yet.
+        #: Publishers with synced events that are not stored yet.
         self._unstored: dict[str, None] = {}
 
     def recover(self, event_id: EventId) -> None:
@@ -129,9 +129,9 @@ class Publishers:
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
             self._known[event_id.publisher] = _Publisher(place, (0, 0))
-        elif publisher.safe < place:
-            publisher.incarnation, publisher.taken = place
-            publisher.safe = place
+        elif publisher.synced < place:
+            publisher.incarnation, publisher.appended = place
+            publisher.synced = place
         else:
             return
         self._unstored[event_id.publisher] = None
@@ -149,13 +149,12 @@ class Publishers:
     def __contains__(self, name: str) -> bool:
         return name in self._known
 
-    def knows(self, event_id: EventId) -> bool:
-        """Whether this event is a duplicate."""
+    def is_duplicate(self, event_id: EventId) -> bool:
         publisher = self._known.get(event_id.publisher)
         return (
             publisher is not None
             and event_id.incarnation == publisher.incarnation
-            and event_id.sequence <= publisher.taken
+            and event_id.sequence <= publisher.appended
         )
 
     def refusal(self, event_id: EventId, clock_ns: int) -> PublishRefusal | None:
@@ -192,7 +191,7 @@ class Publishers:
             )
         else:
             newer = event_id.incarnation > begun
-            expected = 1 if newer else publisher.taken + 1
+            expected = 1 if newer else publisher.appended + 1
         if event_id.sequence != expected:
             if self._is_lost(event_id, expected):
                 return PublishRefusal(
@@ -218,32 +217,33 @@ class Publishers:
                 del self._postponed[next(iter(self._postponed))]
             self._postponed[event_id.publisher, event_id.incarnation] = None
 
-    def take(self, event_id: EventId) -> None:
-        """Record that this event is appended."""
+    def record_append(self, event_id: EventId) -> None:
         publisher = self._known.get(event_id.publisher)
         if publisher is None:
             publisher = self._known[event_id.publisher] = _Publisher((0, 0), (0, 0))
-        place = (publisher.incarnation, publisher.taken)
-        publisher.incarnation, publisher.taken = max(
+        place = (publisher.incarnation, publisher.appended)
+        publisher.incarnation, publisher.appended = max(
             place, (event_id.incarnation, event_id.sequence)
         )
 
-    def make_safe(self, key: Key, sequence: int) -> None:
+    def record_sync(self, key: Key, sequence: int) -> None:
         """Record that this incarnation is synced up to this sequence."""
         name, incarnation = key
         publisher = self._known[name]
-        publisher.safe = max(publisher.safe, (incarnation, sequence))
+        publisher.synced = max(publisher.synced, (incarnation, sequence))
         self._unstored[name] = None
 
-    def taken(self, key: Key) -> int:
+    def appended(self, key: Key) -> int:
         """The last appended sequence of this incarnation; 0 if it is not the current one."""
         publisher = self._known.get(key[0])
-        return publisher.taken if publisher is not None and publisher.incarnation == key[1] else 0
+        return (
+            publisher.appended if publisher is not None and publisher.incarnation == key[1] else 0
+        )
 
-    def safe(self, key: Key) -> int:
+    def synced(self, key: Key) -> int:
         """The last synced sequence of this incarnation; 0 if it is not the current one."""
         publisher = self._known.get(key[0])
-        incarnation, sequence = (0, 0) if publisher is None else publisher.safe
+        incarnation, sequence = (0, 0) if publisher is None else publisher.synced
         return sequence if incarnation == key[1] else 0
 
     def checkpoint(self) -> list[Put]:
@@ -251,9 +251,9 @@ class Publishers:
         puts = []
         for name in self._unstored:
             publisher = self._known[name]
-            if publisher.stored < publisher.safe:
-                puts.append(Put(TABLE, name, _encoder.encode(publisher.safe)))
-                publisher.stored = publisher.safe
+            if publisher.stored < publisher.synced:
+                puts.append(Put(TABLE, name, _encoder.encode(publisher.synced)))
+                publisher.stored = publisher.synced
         self._unstored.clear()
         return puts
 
@@ -276,14 +276,13 @@ class PendingConfirmations:
         self._keys: dict[int, dict[Key, None]] = {}
 
     def add(self, session: int, key: Key) -> None:
-        """Record that this session waits for this publisher's events."""
         sessions = self._sessions.setdefault(key, {})
         if session in sessions:
             return
         sessions[session] = None
         self._keys.setdefault(session, {})[key] = None
 
-    def left(self, session: int) -> None:
+    def session_closed(self, session: int) -> None:
         for key in self._keys.pop(session, ()):
             del self._sessions[key][session]
             if not self._sessions[key]:
@@ -293,7 +292,7 @@ class PendingConfirmations:
         """The sessions that wait for this publisher's events, in order of arrival."""
         return list(self._sessions.get(key, ()))
 
-    def satisfied(self, key: Key) -> None:
+    def remove(self, key: Key) -> None:
         """All events of this publisher are confirmed."""
         for session in self._sessions.pop(key, ()):
             del self._keys[session][key]

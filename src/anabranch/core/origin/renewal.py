@@ -70,7 +70,7 @@ class LogRenewal(msgspec.Struct, frozen=True, array_like=True):
         return range(self.disputed_first, self.disputed_last + 1)
 
 
-def planned(
+def renewal_plan(
     catalog: Catalog, first: int, last: int, *, above: int, spare: int
 ) -> LogRenewal | None:
     """The plan for a log with ticks `first` to `last`; None if nothing requires a renewal.
@@ -92,11 +92,10 @@ def planned(
 
 
 def lost_record(tick: int, time_ns: int) -> bytes:
-    """The record of a tick whose event is lost."""
     return encode_record(BlankRecord(time_ns, EventId(LOST_PUBLISHER, 1, tick)))
 
 
-def again(record: bytes, time_ns: int) -> bytes | None:
+def reappended(record: bytes, time_ns: int) -> bytes | None:
     """The event of a disputed tick as a new record; None if the tick has no stored event."""
     found = decode_record(record)
     if not isinstance(found, EventRecord):

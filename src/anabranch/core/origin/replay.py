@@ -35,14 +35,15 @@ from anabranch.core.origin.log_tail import (
     LogTail,
     add_hole,
     decode_record,
-    emits_of,
+    emissions_of,
     entry_of,
     fitting,
     size_of,
 )
 from anabranch.core.part_requests import CarryTo, PartRequest
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import CHECK_WORK, Emission, WorkDone
+from anabranch.core.routing.contract import Emission, WorkDone
+from anabranch.matching.residual_checks import CHECK_WORK
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
@@ -52,10 +53,13 @@ from anabranch.model.limits import STORED_LIMITS, Limits
 
 EXAMINED_MAX = 4_096
 FILTERS_MAX = 1_024
-#: The cost of decoding an event, and the number of its bytes that add one to it. A conjunction that
-#: searches texts also costs one for that many bytes.
+#: The cost of decoding an event, and the number of its bytes that add one to it. Each unit of the
+#: weight of searches adds one for that many bytes, too.
 _EXAMINE_WORK = 10
 _WORK_BYTES = 512
+#: The cost of parsing and compiling a filter, and the characters that add one to it.
+_FILTER_WORK = 50
+_FILTER_CHARACTERS = 8
 #: The minimum work for one answer, however small steps are.
 _ANSWER_WORK_MIN = 1_000
 
@@ -78,8 +82,12 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     edge: str
     request: int
     filters: tuple[Filter, ...]
-    #: Total of all filters: in the worst case an event is compared with each.
+    #: Total conjunctions of all filters: in the worst case an event is compared with each. And the
+    #: weight of their searches.
     conjunctions: int
+    search_weight: int
+    #: The cost of reading the filters.
+    reading_work: int
     events_max: int
     bytes_max: int
     #: Hops from this broker to the edge.
@@ -89,7 +97,7 @@ class ReplayRequest(msgspec.Struct, frozen=True):
     work_max: int
 
 
-def understood(
+def validated_replay(
     edge: str, replay: Replay, distance: int, options: Options, limits: Limits
 ) -> ReplayRequest:
     """Validate a replay and apply this broker's limits; `RemoteError` if it is invalid."""
@@ -100,6 +108,8 @@ def understood(
     try:
         filters = tuple(Filter.parse(text, limits) for text in replay.filters)
         conjunctions = sum(len(filter_.conjunctions) for filter_ in filters)
+        for filter_ in filters:
+            filter_.compile()
     except FilterError as error:
         raise RemoteError(f"a replay has an invalid filter: {error}") from error
     events_max = min(max(replay.events_max, 1), options.replay_events_max)
@@ -109,6 +119,8 @@ def understood(
         replay.request,
         filters,
         conjunctions,
+        sum(filter_.search_weight for filter_ in filters),
+        sum(_FILTER_WORK + len(text) // _FILTER_CHARACTERS for text in replay.filters),
         events_max,
         bytes_max,
         distance,
@@ -129,7 +141,7 @@ def answer(
         if isinstance(entry, Datum):
             if work > wanted.work_max:
                 break
-            work += _EXAMINE_WORK + (1 + wanted.conjunctions) * len(entry.body) // _WORK_BYTES
+            work += _EXAMINE_WORK + (1 + wanted.search_weight) * len(entry.body) // _WORK_BYTES
             work += CHECK_WORK * len(wanted.filters) + wanted.conjunctions
             if _is_wanted(wanted, entry):
                 size += len(entry.body)
@@ -187,15 +199,10 @@ class RecentResends:
                 wanted.remove(first, last)
         return wanted
 
-    def resent(self, now: float, edge: str, ticks: RangeSet) -> None:
-        """Record that these ticks were resent to this edge."""
+    def record_resend(self, now: float, edge: str, ticks: RangeSet) -> None:
         if ticks:
             recent = self._recent.setdefault(edge, deque())
             recent.append((now + self._quiet_s, ticks))
-
-
-#: Work below this is not reported.
-_REPORTED_WORK_MIN = 500
 
 
 class _Resend(msgspec.Struct, frozen=True):
@@ -236,7 +243,6 @@ class Replays:
 
     @property
     def reads(self) -> int:
-        """Log reads in progress."""
         return len(self._reads)
 
     # -- nacks ----------------------------------------------------------------------------------
@@ -279,7 +285,7 @@ class Replays:
                 requests += found
                 ticks_left -= last - first + 1
             resent.add(first, last)
-        self._resends.resent(now, edge, resent)
+        self._resends.record_resend(now, edge, resent)
         return requests
 
     def _split_by_location(self, ranges: RangeSet) -> Iterator[tuple[int, int]]:
@@ -300,7 +306,7 @@ class Replays:
         self, edge: str, first: int, entries: Sequence[Entry], time_ns: int
     ) -> list[Emission]:
         head = self._tail.synced
-        return emits_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
+        return emissions_of(self._marks, first, entries, head=head, time_ns=time_ns, target=edge)
 
     # -- replays --------------------------------------------------------------------------------
 
@@ -322,7 +328,7 @@ class Replays:
     def _from_time(self, wanted: ReplayRequest, first: int) -> list[PartRequest]:
         """Continue from the first tick of a time, if it still exists."""
         tail = self._tail
-        if first <= tail.oldest and wanted.time_ns <= tail.forgotten_ns:
+        if first <= tail.oldest and wanted.time_ns <= tail.deleted_ns:
             return [CarryTo(wanted.edge, NotKept(wanted.request, tail.oldest))]
         return self._from_tick(wanted, first)
 
@@ -342,8 +348,7 @@ class Replays:
         self, wanted: ReplayRequest, first: int, entries: Sequence[Entry]
     ) -> list[PartRequest]:
         found, work = answer(wanted, first, entries, self._tail.synced)
-        requests: list[PartRequest] = [CarryTo(wanted.edge, found)]
-        return [*requests, WorkDone(work)] if work > _REPORTED_WORK_MIN else requests
+        return [CarryTo(wanted.edge, found), WorkDone(work)]
 
     def _search(self, wanted: ReplayRequest, low: int, high: int) -> list[PartRequest]:
         low = max(low, self._tail.oldest)

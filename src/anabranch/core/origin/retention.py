@@ -34,7 +34,7 @@ from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.core.origin.log_tail import InterestMarks
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import TICK_MAX, Nanoseconds, Position
-from anabranch.model.version import Version
+from anabranch.model.version import Vector, Version
 
 TABLE = "done"
 
@@ -71,11 +71,9 @@ class Retention:
         self._departed_edges = [edge for edge in stored if edge not in self._done]
 
     def is_known(self, edge: str) -> bool:
-        """Whether this is an edge of the network."""
         return edge in self._done
 
     def done(self, edge: str, tick: int, request: int) -> None:
-        """Process an edge's report that it is done up to this tick."""
         if request == 0 or request >= self._holds[edge]:
             self._done[edge] = max(self._done[edge], tick)
 
@@ -87,16 +85,16 @@ class Retention:
 
     def waive(self, tick: int) -> list[str]:
         """Release everything up to this tick (rule 5); returns the edges that needed it."""
-        needing = self.needing(tick)
+        needing = self.edges_needing(tick)
         for edge in needing:
             self._done[edge] = tick
         return needing
 
-    def all_done(self) -> int:
+    def done_by_all(self) -> int:
         """The tick up to which every edge is done."""
         return min(self._done.values())
 
-    def needing(self, tick: int) -> list[str]:
+    def edges_needing(self, tick: int) -> list[str]:
         return [edge for edge, done in self._done.items() if done < tick]
 
     def checkpoint(self) -> list[Put]:
@@ -197,13 +195,12 @@ class LogSections:
             began_after = section.last
         return tuple(found)
 
-    def forget(self, tick: int) -> None:
-        """Start the log after this tick."""
+    def delete_through(self, tick: int) -> None:
         sections = self._sections
         while sections and sections[0].last <= tick:
             self.size -= sections.popleft().size
 
-    def old_at(self, synced: int) -> float | None:
+    def too_old_at(self, synced: int) -> float | None:
         """When the oldest section is too old; None if there is no limit, or it is not synced."""
         if self._age_s_max is None:
             return None
@@ -249,7 +246,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
 
     The log is enough to restore every guarantee of an origin, but a long log takes long to read. So
     after every `checkpoint_ticks` synced ticks, the catalog takes over the state that the records
-    up to a tick carry: which events of each publisher are safe (`publishers`), the marks, and the
+    up to a tick carry: which events of each publisher are synced (`publishers`), the marks, and the
     age and size of the log. A start reads only the records after that tick.
 
     Rules
@@ -269,7 +266,7 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     tick: Position = 0
     #: No later tick is older than this.
     time_ns: Nanoseconds = 0
-    chapters: tuple[LogSection, ...] = ()
+    sections: tuple[LogSection, ...] = ()
 
 
 _checkpoint_encoder = msgspec.msgpack.Encoder()
@@ -277,14 +274,13 @@ _checkpoint_decoder = msgspec.msgpack.Decoder(tuple[Position, Nanoseconds, tuple
 _vector_decoder = msgspec.msgpack.Decoder(dict[str, Version])
 
 Catalog = Mapping[str, Mapping[str, bytes]]
-Vector = dict[str, Version]
 
 
 def read_checkpoint(value: bytes) -> Checkpoint:
     """Decode the row `checkpoint` of `stream`; `ValueError` if its content is impossible."""
     found = Checkpoint(*_checkpoint_decoder.decode(value))
     last = 0
-    for section in found.chapters:
+    for section in found.sections:
         if not (isfinite(section.began_s) and isfinite(section.seen_s)) or section.size < 0:
             raise ValueError("a section has an impossible time or size")
         if not last <= section.last <= found.tick:

@@ -23,8 +23,8 @@ Rules
    `anabranch log renew` removes it.
 3. An origin that continues alone records the tick after which it did (`alone`): its later ticks may
    replace lost ones. The row is removed when a neighbour greets without contradiction. Until the
-   removal is on disk, the stream is not announced to neighbours (`is_leaving_alone`): otherwise a
-   crash would restore the row, and the neighbours' knowledge would refute a good log.
+   removal is on disk, the stream is not announced to neighbours (`is_alone_removal_pending`):
+   otherwise a crash would restore the row, and the neighbours' knowledge would refute a good log.
 4. A neighbour *vouches* for the log if it has seen the stream, and no tick beyond the start. An
    edge that is done with a nonexistent tick (`Done`) makes an origin rolled back only if no
    neighbour has vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
@@ -143,7 +143,7 @@ class StreamWitness:
         self._changed: dict[str, None] = {}
         self._write_at = 0.0
 
-    def saw(self, frame: LinkFrame) -> None:
+    def record(self, frame: LinkFrame) -> None:
         """Record a frame that the router has accepted."""
         if isinstance(frame, Knowledge):
             newest, data = max(frame.head, frame.mark), frame.data
@@ -165,7 +165,7 @@ class StreamWitness:
             known.newest = newest
             self._changed[frame.stream] = None
 
-    def of(self, stream: str) -> KnownStream:
+    def known(self, stream: str) -> KnownStream:
         return self._known.get(stream) or KnownStream()
 
     def next_deadline(self) -> float | None:
@@ -216,7 +216,7 @@ class RollbackInquiry:
         "_options",
         "_silent",
         "_start",
-        "is_leaving_alone",
+        "is_alone_removal_pending",
         "is_open",
         "is_vouched",
         "verdict",
@@ -249,14 +249,14 @@ class RollbackInquiry:
         self._alone = known.alone
         self.verdict = known.verdict
         #: Whether the row `alone` is removed in memory but not yet on disk.
-        self.is_leaving_alone = False
+        self.is_alone_removal_pending = False
         #: Whether the origin may append ticks.
         self.is_open = False
         #: Whether a neighbour that has seen the stream agrees with the log.
         self.is_vouched = False
 
     @property
-    def hindrance(self) -> str:
+    def suspension(self) -> str:
         """Why events are refused; "" if they are accepted."""
         if self.verdict is not None:
             return self._rollback_message(self.verdict)
@@ -270,7 +270,6 @@ class RollbackInquiry:
         return "open" if self.is_open else "asking"
 
     def begin(self, now: float) -> list[Effect]:
-        """Start the inquiry."""
         if self.verdict is not None:
             return [Note("error", self._rollback_message(self.verdict))]
         if not self._silent:
@@ -280,7 +279,6 @@ class RollbackInquiry:
         return []
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._deadline
 
     def time_passed(self, now: float) -> list[Effect]:
@@ -304,14 +302,13 @@ class RollbackInquiry:
         self._alone = self._start
         return [note, Put(TABLE, ALONE, b"%d" % self._start)]
 
-    def told(
+    def greeted(
         self,
         now: float,
         peer: str,
         hello: Hello,
         log: LogView,
     ) -> list[Effect]:
-        """Process a neighbour's greeting."""
         is_first = peer in self._silent
         self._silent.pop(peer, None)
         start = self._start if self._alone is None else self._alone
@@ -326,7 +323,7 @@ class RollbackInquiry:
             self.is_vouched = True
         if self._alone is not None:
             self._alone = None
-            self.is_leaving_alone = True
+            self.is_alone_removal_pending = True
             effects.append(Put(TABLE, ALONE, None))
         if self._deadline is None or not self._is_answered:
             return effects
@@ -336,6 +333,10 @@ class RollbackInquiry:
             self._deadline = None
             self.is_open = True
         return effects
+
+    def alone_removal_synced(self) -> None:
+        """The removal of the row `alone` is on disk."""
+        self.is_alone_removal_pending = False
 
     @property
     def believes_edges(self) -> bool:

@@ -159,13 +159,13 @@ class StagedTokens:
         """The bytes of all staged events, including those of batches in progress."""
         return self._size
 
-    def never_fits(self, name: str, drafts: list[bytes]) -> bool:
+    def exceeds_quota(self, name: str, drafts: list[bytes]) -> bool:
         """Whether a token with this chunk exceeds the whole quota."""
         token = self._open.get(name)
         size = size_of(drafts) + (0 if token is None else token.size)
         return size > min(self._options.stage_bytes_max, self._options.client_stage_bytes_max)
 
-    def why_full(self, name: str, drafts: list[bytes], client: str) -> str:
+    def space_refusal(self, name: str, drafts: list[bytes], client: str) -> str:
         """Why there is no space for a client's chunk; "" if there is."""
         token, quota = self._open.get(name), self._options.client_stage_bytes_max
         owner = client if token is None else token.client
@@ -175,9 +175,9 @@ class StagedTokens:
         if self._size + size_of(drafts) > self._options.stage_bytes_max:
             bytes_max = self._options.stage_bytes_max
             return f"{self._size} of {bytes_max} bytes are staged (stage_bytes_max)"
-        return "" if token is not None else self._why_no_token(client)
+        return "" if token is not None else self._token_refusal(client)
 
-    def _why_no_token(self, client: str) -> str:
+    def _token_refusal(self, client: str) -> str:
         count, quota = self._tokens_by_client.get(client, 0), self._options.client_stage_tokens_max
         if count >= quota:
             return (
@@ -213,7 +213,7 @@ class StagedTokens:
             puts += [Put(TABLE, token.key(index), None) for index in places]
         return puts
 
-    def old(self, now: float) -> list[str]:
+    def expired(self, now: float) -> list[str]:
         """The tokens that have expired."""
         names = []
         for token in self._open.values():
@@ -222,7 +222,7 @@ class StagedTokens:
             names.append(token.name)
         return names
 
-    def old_at(self) -> float | None:
+    def next_expiry(self) -> float | None:
         """When the next token expires."""
         first = next(iter(self._open.values()), None)
         return None if first is None else first.time_s + self._options.stage_keep_s

@@ -54,12 +54,6 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     target: str = ""
 
 
-#: Cost of checking one filter that an index leaves undecided: CHECK_WORK, plus one for every
-#: CHECKED_BYTES bytes of the event.
-CHECK_WORK = 3
-CHECKED_BYTES = 2_048
-
-
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Knowledge for this broker's edge."""
 
@@ -173,8 +167,10 @@ class Router(Protocol):
         """A link is full, or accepts frames again. The router may drop ticks for a full link, with
         a note; edges that lack them request them."""
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
-        """Bytes given to a link and bytes sent over it since the last report, and bytes queued."""
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
+        """Load of a link since the last report."""
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
         """A frame arrived on a link. Raises `RemoteError` for an impossible frame, either here or
@@ -219,12 +215,12 @@ class Router(Protocol):
         del now, load
         return []
 
-    def know_statistics(self, statistics: bytes) -> None:
+    def set_statistics(self, statistics: bytes) -> None:
         """Statistics of the events of this broker's stream."""
         del statistics
 
     @property
-    def scout(self) -> PlacementFacts | None:
+    def placement_facts(self) -> PlacementFacts | None:
         """Facts for placing a pattern, if the routing collects them."""
         return None
 
@@ -233,7 +229,7 @@ class Router(Protocol):
         """Whether the router has learned of interest at any other broker."""
         return False
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         """Counters of this router, by name."""
         return {}
 

@@ -67,9 +67,11 @@ class FloodRouter(Router):
         self._overlay.link_full(peer, full)
         return []
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
         """There is only one path, so load does not matter."""
-        del now, peer, given, gone, waiting
+        del now, peer, offered_bytes, sent_bytes, queued_bytes
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         del now
@@ -133,7 +135,7 @@ class FloodRouter(Router):
             for site in self._directions(at):
                 parts = at.data, at.silent, at.withheld, at.head, at.time_ns
                 onward = Knowledge(at.stream, site, at.target, at.mark, *parts)
-                broker = self._overlay.choose(site, at.stream)
+                broker = self._overlay.next_broker(site, at.stream)
                 if broker == self._name:
                     pending.append(onward)
                 elif broker is not None:

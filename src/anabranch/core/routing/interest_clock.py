@@ -21,8 +21,9 @@ every event that the subscription matches. Rules:
 On the wire, a conjunction is the text of a filter and its position in that filter's normal form,
 because text is the one notation that every broker reads alike. The receiver parses the text and
 gets the same conjunction at the same position. Conjunctions of one filter share one text. A list
-that is too large for a frame is sent as a filter that matches everything (`wanted`), and a removal
-that is too large is not sent (`ended`): more ticks pass than necessary, and no link fails over it.
+that is too large for a frame is sent as a filter that matches everything (`encode_interest`), and a
+removal that is too large is not sent (`encode_removals`): more ticks pass than necessary, and no
+link fails over it.
 
 State: volatile; rebuilt as clients subscribe. The broker supplies and persists the life.
 
@@ -30,17 +31,23 @@ Prior art: Zhao 2006, §4.1.1–4.1.5 and §4.3.1.
 """
 
 from bisect import bisect_right
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from anabranch.core.routing.contract import WorkDone, finished
+from anabranch.core.routing.contract import (
+    InterestVersions,
+    Outcome,
+    VectorAdvance,
+    WorkDone,
+    finished,
+)
 from anabranch.matching.dag import ConjunctionDag, DagNode
 from anabranch.model.errors import FilterError, LocalError, RemoteError
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import ITEMS_MAX, Conjuncts
 from anabranch.model.limits import Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version
+from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
 
 EVERYTHING = Conjuncts("TRUE", (0,))
 #: Upper bounds of encoded sizes in a frame.
@@ -91,13 +98,13 @@ def everything() -> Conjunct:
     return Conjunct(EVERYTHING.text, 0, Filter.parse(EVERYTHING.text))
 
 
-def wanted(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+def encode_interest(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
     """Encode conjunctions of the interest, or additions to it."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else [EVERYTHING]
 
 
-def ended(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
+def encode_removals(conjuncts: Iterable[Conjunct], limits: Limits) -> list[Conjuncts]:
     """Encode conjunctions that have left the interest."""
     packed = pack(conjuncts)
     return packed if fits(packed, limits) else []
@@ -125,10 +132,10 @@ def pack(conjuncts: Iterable[Conjunct]) -> list[Conjuncts]:
 
 def unpack(packed: Iterable[Conjuncts], limits: Limits) -> list[Conjunct]:
     """Decode conjunctions; `RemoteError` if a text is not a filter or a position is invalid."""
-    return finished(unpacking(packed, limits))
+    return finished(unpack_in_slices(packed, limits))
 
 
-def unpacking(
+def unpack_in_slices(
     packed: Iterable[Conjuncts], limits: Limits
 ) -> Generator[WorkDone, None, list[Conjunct]]:
     """`unpack`, interruptible."""
@@ -161,7 +168,7 @@ class Propagation(NamedTuple):
     covered: list[Conjunct]
 
 
-class _Subscription(NamedTuple):
+class _RegisteredSubscription(NamedTuple):
     version: Version
     #: Its ids in the DAG.
     ids: tuple[int, ...]
@@ -178,7 +185,7 @@ class InterestClock:
         self._covering = covering
         self._dag: ConjunctionDag | None = None
         self._next_id = 0
-        self._subscriptions: dict[str, _Subscription] = {}
+        self._subscriptions: dict[str, _RegisteredSubscription] = {}
         #: DAG ids of removed subscriptions; see rule 4.
         self._leaving: list[int] = []
         self._starts: dict[DagNode, Version] = {}
@@ -189,7 +196,7 @@ class InterestClock:
         #: Subscriptions added since the last propagation.
         self._fresh: dict[str, None] = {}
         #: Conjunctions added or removed since the last propagation.
-        self.gathered = 0
+        self.unpropagated = 0
 
     # -- queries ----------------------------------------------------------------------------------
 
@@ -221,11 +228,11 @@ class InterestClock:
 
     def add(self, subscription: str, filter: Filter) -> Version:
         """Add a subscription; returns the version that contains it."""
-        for _ in self.adding(subscription, filter):
+        for _ in self.add_in_slices(subscription, filter):
             pass
         return self._subscriptions[subscription].version
 
-    def adding(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
+    def add_in_slices(self, subscription: str, filter: Filter) -> Iterator[WorkDone]:
         """`add`, interruptible; the caller must not use the clock until the iterator is done."""
         if subscription in self._subscriptions:
             self.remove(subscription)
@@ -238,12 +245,27 @@ class InterestClock:
             start = self._place(self._dag, self._next_id, conjunct)
             version = start if start > version else version
             yield WorkDone(dag_work(len(self._dag)))
-        self._subscriptions[subscription] = _Subscription(version, tuple(ids))
+        self._subscriptions[subscription] = _RegisteredSubscription(version, tuple(ids))
         self._fresh[subscription] = None
-        self.gathered += len(ids)
+        self.unpropagated += len(ids)
 
-    def version_of(self, subscription: str) -> Version:
-        return self._subscriptions[subscription].version
+    def change(
+        self,
+        added: Mapping[str, Filter],
+        removed: Iterable[str],
+        unpropagated_max: int,
+        propagate: Callable[[], Iterator[Outcome]],
+    ) -> Iterator[Outcome]:
+        """Add and remove subscriptions; `propagate` whenever too many conjunctions have changed."""
+        for name, filter in added.items():
+            yield from self.add_in_slices(name, filter)
+            yield InterestVersions({name: self._subscriptions[name].version})
+            if self.unpropagated >= unpropagated_max:
+                yield from propagate()
+        for name in removed:
+            self.remove(name)
+            if self.unpropagated >= unpropagated_max:
+                yield from propagate()
 
     def _place(self, dag: ConjunctionDag, id: int, conjunct: Conjunct) -> Version:
         """Add a conjunction to the DAG; returns its start (rules 1 and 5)."""
@@ -266,7 +288,7 @@ class InterestClock:
         gone = self._subscriptions.pop(subscription, None)
         if gone is not None:
             self._leaving.extend(gone.ids)
-            self.gathered += len(gone.ids)
+            self.unpropagated += len(gone.ids)
             self._fresh.pop(subscription, None)
 
     # -- propagation ------------------------------------------------------------------------------
@@ -274,7 +296,7 @@ class InterestClock:
     def propagate(self, *, anyway: bool = False) -> Propagation | None:
         """Advance the clock if the interest has changed, or if `anyway` is set; returns the change
         (rules 3 and 6)."""
-        self.gathered = 0
+        self.unpropagated = 0
         self._drop_removed()
         plus, minus, covered = self._root_changes()
         # Every new subscription must start with a version that is eventually propagated.
@@ -315,6 +337,24 @@ class InterestClock:
                 (minus if conjunct is None else covered).append(gone)
         self._touched.clear()
         return plus, minus, covered
+
+
+class OriginVector:
+    """The vector that this broker's origin has, or was asked to adopt; it never decreases."""
+
+    def __init__(self) -> None:
+        self._vector: dict[str, Version] = {}
+
+    def marked(self, vector: Mapping[str, Version]) -> None:
+        """The origin has a mark with this vector."""
+        raise_to(self._vector, vector)
+
+    def advance(self, vector: Mapping[str, Version]) -> list[VectorAdvance]:
+        """The request to adopt these versions too, if the origin lacks one."""
+        if is_at_least(self._vector, vector):
+            return []
+        raise_to(self._vector, vector)
+        return [VectorAdvance(dict(self._vector))]
 
 
 STEPS_MAX = 256

@@ -23,6 +23,7 @@ State: which links are up or full; reported by the driver, safe to lose.
 Prior art: the routing substrate that Zhao 2006, §2.2 and §3.1.1, assumes; rendezvous hashing.
 """
 
+from collections.abc import Mapping
 from zlib import crc32
 
 from anabranch.core.contract import Note, Send
@@ -46,12 +47,15 @@ class Overlay:
         self.edges = frozenset(network.edges)
         self.brokers = frozenset(network.brokers)
         self._own_sites = network.sites_of(name)
-        #: Leaves that are not sites of the network, each with its only broker.
-        self.leaves: dict[str, str] = {}
+        #: Leaf → its broker.
+        self._leaves: dict[str, str] = {}
         #: Broker → whether its link is full; contains only links that are up.
         self._links: dict[str, bool] = {}
         #: (site, key) → its brokers, best first.
         self._ranks: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def add_leaves(self, leaves: Mapping[str, str]) -> None:
+        self._leaves.update(leaves)
 
     # -- links ------------------------------------------------------------------------------------
 
@@ -75,26 +79,25 @@ class Overlay:
     # -- choices ----------------------------------------------------------------------------------
 
     def members(self, site: str) -> tuple[str, ...]:
-        """The brokers of a site, or of a leaf."""
-        return (self.leaves[site],) if site in self.leaves else self.network.members(site)
+        return (self._leaves[site],) if site in self._leaves else self.network.members(site)
 
     def is_own(self, site: str) -> bool:
         return site in self._own_sites
 
-    def choose(self, site: str, key: str) -> str | None:
+    def next_broker(self, site: str, key: str) -> str | None:
         """The broker of a site to send to; this broker itself if it is a member."""
         if site in self._own_sites:
             return self.name
         return self._best(site, key)
 
-    def agreed(self, site: str, turn: int = 0) -> str | None:
+    def designated(self, site: str, turn: int = 0) -> str | None:
         """The broker of a site that all senders choose, even if this broker is a member itself.
         Each further turn yields the next broker in the ranking."""
         members = self._ranked(site, site)
         usable = [b for b in members if b == self.name or not self._links.get(b, True)]
         return usable[turn % len(usable)] if usable else None
 
-    def peers(self, site: str) -> list[str]:
+    def reachable_members(self, site: str) -> list[str]:
         """The other, reachable brokers of one of this broker's sites."""
         return [b for b in self.network.members(site) if not self._links.get(b, True)]
 
@@ -116,7 +119,6 @@ class Overlay:
     # -- carried messages --------------------------------------------------------------------------
 
     def carry(self, target: str, content: AnyCarried) -> list[Outcome]:
-        """Start carrying a message to a broker."""
         if target == self.name:
             return [CarriedMessage(self.name, content)]
         path = self._path(target)

@@ -19,7 +19,7 @@ RoutingName = Literal["flood", "tree", "mesh"]
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 
 
-class Routing(NamedTuple):
+class RegisteredRouting(NamedTuple):
     """One routing that a network may select."""
 
     make: RouterMaker
@@ -27,8 +27,8 @@ class Routing(NamedTuple):
     needs_tree: bool
 
 
-ROUTINGS: dict[RoutingName, Routing] = {
-    "flood": Routing(FloodRouter, needs_tree=True),
-    "tree": Routing(TreeRouter, needs_tree=True),
-    "mesh": Routing(MeshRouter, needs_tree=False),
+ROUTINGS: dict[RoutingName, RegisteredRouting] = {
+    "flood": RegisteredRouting(FloodRouter, needs_tree=True),
+    "tree": RegisteredRouting(TreeRouter, needs_tree=True),
+    "mesh": RegisteredRouting(MeshRouter, needs_tree=False),
 }

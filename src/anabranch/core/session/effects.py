@@ -6,9 +6,11 @@ dropped, which is harmless: the session sends everything that matters again on t
 
 Effects of a subscription come in this order, per stream:
 
-    TellStart · DeliverToApplication and TellWithheld, ticks ascending · TellEnded or TellCut
+    SubscriptionStarted
+    EventDelivered and TicksWithheld, ticks ascending
+    SubscriptionEnded or SubscriptionCut
 
-`TellOrderNotKept` comes before the event that it is about.
+`OrderGivenUp` comes before the event that it is about.
 """
 
 from collections.abc import Mapping
@@ -37,7 +39,7 @@ class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: Unanswered chunks and commits.
     staging_max: int = 64
     #: Refused events, chunks and commits are resent after this long, with the same back-off.
-    refused_again_s: float = 0.25
+    retry_refused_after_s: float = 0.25
     #: Acknowledgements are collected for this long, or until a quarter of the window has arrived.
     ack_after_s: float = 0.05
 
@@ -74,7 +76,7 @@ class SendFrame(SessionEffect, frozen=True):
     frame: AnyClientFrame
 
 
-class Confirm(SessionEffect, frozen=True):
+class EventsConfirmed(SessionEffect, frozen=True):
     """All events of this incarnation up to this sequence are durable."""
 
     incarnation: int
@@ -83,7 +85,7 @@ class Confirm(SessionEffect, frozen=True):
     tick: int = 0
 
 
-class TellPublishRefused(SessionEffect, frozen=True):
+class EventsRefused(SessionEffect, frozen=True):
     """The broker refused this event and all later ones.
 
     If the refusal is final, they will never be in the log, and this incarnation is closed;
@@ -98,14 +100,14 @@ class TellPublishRefused(SessionEffect, frozen=True):
     code: str = ""
 
 
-class TellStands(SessionEffect, frozen=True):
+class SubscriptionAccepted(SessionEffect, frozen=True):
     """The broker accepted the subscription. The start of each stream is reported separately."""
 
     subscription: str
     number: int
 
 
-class TellStart(SessionEffect, frozen=True):
+class SubscriptionStarted(SessionEffect, frozen=True):
     """From this tick of the stream on, the application receives every match, once and in order."""
 
     subscription: str
@@ -113,7 +115,7 @@ class TellStart(SessionEffect, frozen=True):
     tick: int
 
 
-class DeliverToApplication(SessionEffect, frozen=True):
+class EventDelivered(SessionEffect, frozen=True):
     """A matching event."""
 
     subscription: str
@@ -125,7 +127,7 @@ class DeliverToApplication(SessionEffect, frozen=True):
     body: bytes
 
 
-class TellWithheld(SessionEffect, frozen=True):
+class TicksWithheld(SessionEffect, frozen=True):
     """These ticks may contain matches, but will not be delivered."""
 
     subscription: str
@@ -135,7 +137,7 @@ class TellWithheld(SessionEffect, frozen=True):
     reason: str
 
 
-class TellOrderNotKept(SessionEffect, frozen=True):
+class OrderGivenUp(SessionEffect, frozen=True):
     """The event at this tick may come before earlier events of its publisher."""
 
     subscription: str
@@ -148,46 +150,46 @@ class TellOrderNotKept(SessionEffect, frozen=True):
     after: int
 
 
-class TellEnded(SessionEffect, frozen=True):
+class SubscriptionEnded(SessionEffect, frozen=True):
     """The subscription ended on request; the application has every match up to these ticks."""
 
     subscription: str
     ticks: Mapping[str, int]
 
 
-class TellCut(SessionEffect, frozen=True):
+class SubscriptionCut(SessionEffect, frozen=True):
     """The subscription was closed without a request of the application; "": the session was.
 
     A durable subscription continues to exist, and can be resumed from its resume point."""
 
     subscription: str
     reason: str
-    standing: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
     #: As in the frame `Cut`.
     code: Code = ""
 
 
-class TellRefused(SessionEffect, frozen=True):
+class SubscriptionRefused(SessionEffect, frozen=True):
     """The broker refused the subscription. A durable one that existed before still exists."""
 
     subscription: str
     reason: str
-    standing: ResumePoint | None = None
+    resume_point: ResumePoint | None = None
     #: As in the frame `Refused`.
     code: Code = ""
 
 
-class TellOfBatch(SessionEffect, frozen=True):
+class StagingReply(SessionEffect, frozen=True):
     """The broker's reply to a chunk or a commit."""
 
     request: int
 
 
-class TellStaged(TellOfBatch, frozen=True):
+class ChunkStaged(StagingReply, frozen=True):
     """The chunk is durable."""
 
 
-class TellCommitted(TellOfBatch, frozen=True):
+class BatchCommitted(StagingReply, frozen=True):
     """The batch is in the stream, completely and once."""
 
     sink: str
@@ -198,7 +200,7 @@ class TellCommitted(TellOfBatch, frozen=True):
     was_known: bool
 
 
-class TellStagingRefused(TellOfBatch, frozen=True):
+class StagingRefused(StagingReply, frozen=True):
     """The broker refused a chunk or a commit; unless that is final, the session retries."""
 
     reason: str
@@ -207,13 +209,13 @@ class TellStagingRefused(TellOfBatch, frozen=True):
     code: Code = ""
 
 
-class TellAnswer(SessionEffect, frozen=True):
+class LogQueryAnswered(SessionEffect, frozen=True):
     """The broker's reply to a log query."""
 
     answer: Described | Fetched | Refused
 
 
-class TellDefined(SessionEffect, frozen=True):
+class PatternRequestAnswered(SessionEffect, frozen=True):
     """The broker's reply to a pattern request."""
 
     request: int

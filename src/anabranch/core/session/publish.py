@@ -31,15 +31,16 @@ events that it must not lose until they are confirmed.
 
 from collections.abc import Iterable, Sequence
 
+from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
-    Confirm,
+    BatchCommitted,
+    ChunkStaged,
+    EventsConfirmed,
+    EventsRefused,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    TellCommitted,
-    TellPublishRefused,
-    TellStaged,
-    TellStagingRefused,
+    StagingRefused,
 )
 from anabranch.model.client_frames import (
     ADVERTISED_CHARACTERS_MAX,
@@ -84,8 +85,8 @@ class SessionPublisher:
         #: Set by a final refusal.
         self._closed = False
         #: Sequence → encoded event. Invariant: the keys are confirmed + 1 … last.
-        self._waiting: dict[int, bytes] = {}
-        self._waiting_bytes = 0
+        self._unconfirmed: dict[int, bytes] = {}
+        self._unconfirmed_bytes = 0
         self._last = 0
         self._confirmed = 0
         #: Everything up to here is in flight or confirmed. Invariant: confirmed ≤ sent ≤ last.
@@ -106,24 +107,24 @@ class SessionPublisher:
         return self._incarnation
 
     def unconfirmed(self) -> list[bytes]:
-        return list(self._waiting.values())
+        return list(self._unconfirmed.values())
 
     @property
     def progress(self) -> tuple[int, int]:
         """The sequences of the last event and of the last confirmed one; equal if none is
         unconfirmed."""
-        return self._last, self._confirmed if self._waiting else self._last
+        return self._last, self._confirmed if self._unconfirmed else self._last
 
     def may_move(self) -> bool:
         """Whether no event binds the publisher to this broker."""
-        return not self._waiting
+        return not self._unconfirmed
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it must be higher than any before."""
-        if self._waiting:
+        if self._unconfirmed:
             raise LocalError(
-                f"{len(self._waiting)} events of incarnation {self._incarnation} are unconfirmed;"
-                " wait for their confirmation before opening the next"
+                f"{len(self._unconfirmed)} events of incarnation {self._incarnation} are"
+                " unconfirmed; wait for their confirmation before opening the next"
             )
         if incarnation <= self._incarnation:
             raise LocalError(
@@ -137,10 +138,10 @@ class SessionPublisher:
 
     def give_up(self) -> None:
         """Discard the unconfirmed events and close the incarnation (rule 6)."""
-        self._waiting.clear()
-        self._waiting_bytes = 0
+        self._unconfirmed.clear()
+        self._unconfirmed_bytes = 0
         self._confirmed = self._sent = self._last
-        self._resend_at = None
+        self._resend_at = self._pause_until = None
         self._closed = True
 
     def publish(
@@ -160,20 +161,20 @@ class SessionPublisher:
         size = sum(map(len, bodies))
         if not self.has_room(len(bodies), size):
             raise LocalError(
-                f"{len(self._waiting)} events with {self._waiting_bytes} bytes are unconfirmed;"
-                " wait for confirmations, or raise the limits in the session options"
+                f"{len(self._unconfirmed)} events with {self._unconfirmed_bytes} bytes are"
+                " unconfirmed; wait for confirmations, or raise the limits in the session options"
             )
         for body in bodies:
             self._last += 1
-            self._waiting[self._last] = body
-        self._waiting_bytes += size
+            self._unconfirmed[self._last] = body
+        self._unconfirmed_bytes += size
         return ids, self._send(now)
 
     def has_room(self, events: int = 1, size: int = 0) -> bool:
         """Whether `publish` would accept this many events with this many bytes."""
         return (
-            len(self._waiting) + events <= self._options.unconfirmed_max
-            and self._waiting_bytes + size <= self._options.unconfirmed_bytes_max
+            len(self._unconfirmed) + events <= self._options.unconfirmed_max
+            and self._unconfirmed_bytes + size <= self._options.unconfirmed_bytes_max
         )
 
     # -- the connection -------------------------------------------------------------------------
@@ -198,13 +199,13 @@ class SessionPublisher:
         if frame.sequence <= self._confirmed:
             return []
         for sequence in range(self._confirmed + 1, frame.sequence + 1):
-            self._waiting_bytes -= len(self._waiting.pop(sequence))
+            self._unconfirmed_bytes -= len(self._unconfirmed.pop(sequence))
         self._confirmed = frame.sequence
         self._sent = max(self._sent, self._confirmed)
         self._resend_factor = self._refused_factor = 1
         self._resend_at = None
-        confirm = Confirm(self._incarnation, self._confirmed, frame.tick)
-        return [confirm, *self._send(now)]
+        confirmed = EventsConfirmed(self._incarnation, self._confirmed, frame.tick)
+        return [confirmed, *self._send(now)]
 
     def refused(self, now: float, frame: PublishRefused) -> SessionEffects:
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):
@@ -217,12 +218,12 @@ class SessionPublisher:
         if final:
             self._close(frame.sequence)
         else:
-            self._pause_until = now + self._options.refused_again_s * self._refused_factor
+            self._pause_until = now + self._options.retry_refused_after_s * self._refused_factor
             self._refused_factor = min(2 * self._refused_factor, _BACKOFF_MAX)
         if self._sent == self._confirmed:
             self._resend_at = None
         why = (frame.reason, final, frame.begun, frame.code)
-        return [TellPublishRefused(self._incarnation, frame.sequence, *why)]
+        return [EventsRefused(self._incarnation, frame.sequence, *why)]
 
     def time_passed(self, now: float) -> SessionEffects:
         if self._resend_at is not None and now >= self._resend_at:
@@ -232,12 +233,7 @@ class SessionPublisher:
         return self._send(now)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
-        if not self._connected:
-            return None
-        if self._pause_until is None or self._resend_at is None:
-            return self._resend_at if self._pause_until is None else self._pause_until
-        return min(self._pause_until, self._resend_at)
+        return earliest(self._pause_until, self._resend_at) if self._connected else None
 
     # -- internals ------------------------------------------------------------------------------
 
@@ -248,7 +244,7 @@ class SessionPublisher:
 
     def _close(self, first: int) -> None:
         for sequence in range(first, self._last + 1):
-            self._waiting_bytes -= len(self._waiting.pop(sequence))
+            self._unconfirmed_bytes -= len(self._unconfirmed.pop(sequence))
         self._last = self._sent_ever = first - 1
         self._closed = True
 
@@ -271,7 +267,7 @@ class SessionPublisher:
         bodies: list[bytes] = []
         size = 0
         while self._sent < top and len(bodies) < self._options.frame_events_max:
-            body = self._waiting[self._sent + 1]
+            body = self._unconfirmed[self._sent + 1]
             if bodies and size + len(body) > self._options.frame_bytes_max:
                 break
             bodies.append(body)
@@ -280,8 +276,7 @@ class SessionPublisher:
         return bodies
 
 
-_FIRST, END = 1 << 32, 1 << 40
-_STAGING_BACKOFF_MAX = 8
+STAGING_REQUEST_FIRST, STAGING_REQUEST_END = 1 << 32, 1 << 40
 
 
 class SessionStaging:
@@ -299,7 +294,7 @@ class SessionStaging:
        each token is sent, and the others once that is answered, so that a full broker does not
        receive megabytes in vain.
     3. The requests of this half have their own numbers, above those of subscriptions and below
-       `END`, so that a refusal identifies the part it is for.
+       `STAGING_REQUEST_END`, so that a refusal identifies the part it is for.
     4. Only this broker can tell the outcome of an unanswered request, so the client stays with it
        until it answers, or until the application no longer waits (`withdraw`).
     5. At most `staging_max` requests may be open; the caller gets an error beyond that.
@@ -312,7 +307,7 @@ class SessionStaging:
         self._options = options
         self._limits = limits
         self._connected = False
-        self._last = _FIRST - 1
+        self._last = STAGING_REQUEST_FIRST - 1
         #: Number → unanswered request, in the order of the requests.
         self._open: dict[int, Stage | Commit] = {}
         #: Those refused temporarily, and when they are resent.
@@ -333,7 +328,6 @@ class SessionStaging:
         return len(self._open) < self._options.staging_max
 
     def draft(self, event: Event, time_ns: int = 0, place: str = "the event") -> bytes:
-        """Encode an event for staging."""
         return encode_draft(event, time_ns, self._limits, place)
 
     def stage(
@@ -386,7 +380,7 @@ class SessionStaging:
     @staticmethod
     def is_own(request: int) -> bool:
         """Whether this is the number of a chunk or a commit."""
-        return _FIRST <= request < END
+        return STAGING_REQUEST_FIRST <= request < STAGING_REQUEST_END
 
     def connected(self) -> SessionEffects:
         """Resend unanswered requests on a new connection."""
@@ -404,13 +398,13 @@ class SessionStaging:
         self._retry_factor = 1
 
     def staged(self, now: float, frame: Staged) -> SessionEffects:
-        return [TellStaged(frame.request)] if self._answered(now, frame.request) else []
+        return [ChunkStaged(frame.request)] if self._answered(now, frame.request) else []
 
     def committed(self, now: float, frame: Committed) -> SessionEffects:
         if not self._answered(now, frame.request):
             return []
         what = (frame.sink, frame.batch, frame.first, frame.last, frame.was_known)
-        return [TellCommitted(frame.request, *what)]
+        return [BatchCommitted(frame.request, *what)]
 
     def refused(self, now: float, frame: Refused) -> SessionEffects:
         """Process a refusal, which may be temporary."""
@@ -424,9 +418,9 @@ class SessionStaging:
         else:
             self._refused_requests.add(number)
             if self._retry_at is None:
-                self._retry_at = now + self._options.refused_again_s * self._retry_factor
-                self._retry_factor = min(2 * self._retry_factor, _STAGING_BACKOFF_MAX)
-        return [TellStagingRefused(number, frame.reason, is_final, frame.code)]
+                self._retry_at = now + self._options.retry_refused_after_s * self._retry_factor
+                self._retry_factor = min(2 * self._retry_factor, _BACKOFF_MAX)
+        return [StagingRefused(number, frame.reason, is_final, frame.code)]
 
     def _has_open_predecessor(self, number: int) -> bool:
         """Whether an earlier chunk of the same token is unanswered."""
@@ -465,7 +459,6 @@ class SessionStaging:
                 yield number
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return self._retry_at
 
 

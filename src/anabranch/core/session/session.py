@@ -8,14 +8,14 @@
 A session serves one broker over any number of successive connections. It takes calls of the
 application, frames of the broker and the passing of time, and returns effects (`effects`). Its
 parts are independent: `publish` publishes events and commits batches exactly once, `subscribe`
-delivers matches exactly once, and `queries` defines patterns. Their rules are the guarantees.
-`queries` also reads the broker's log; such a request does not survive a reconnect.
+delivers matches exactly once, `SessionPatterns` defines patterns, and `SessionFetches` reads the
+broker's log. Their rules are the guarantees.
 
 To move to another broker, move the subscriptions at once:
 
     new = ClientSession("till-3")
-    for standing in old.standings():
-        new.take_over(now, old.let_go(standing.name))
+    for point in old.resume_points():
+        new.resume(now, old.release(point.name))
 
 Move the publisher when nothing binds it to the old broker: while `old.may_move_publisher()` is
 false, the client stays connected to the old broker too, or keeps reconnecting; after that, call
@@ -30,14 +30,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anabranch.core.contract import earliest
 from anabranch.core.session.effects import (
+    LogQueryAnswered,
+    PatternRequestAnswered,
     ResumePoint,
     SendFrame,
     SessionEffects,
     SessionOptions,
     StartKind,
-    TellAnswer,
-    TellCut,
-    TellDefined,
+    SubscriptionCut,
 )
 from anabranch.core.session.publish import SessionAdvertisements, SessionPublisher, SessionStaging
 from anabranch.core.session.subscribe import SessionSubscriptions
@@ -81,7 +81,7 @@ PATTERN_REQUEST_FIRST = 1 << 50
 class SessionPatterns:
     """Pattern requests and log queries of a client's session.
 
-        number, effects = session.defining.define("low-then-high", text)
+        number, effects = session.patterns.define("low-then-high", text)
 
     Rules for patterns
 
@@ -110,7 +110,7 @@ class SessionPatterns:
         is_new: bool = False,
         must_exist: bool = False,
     ) -> tuple[int, SessionEffects]:
-        """Define a pattern; `TellDefined` follows.
+        """Define a pattern; `PatternRequestAnswered` follows.
 
         With `is_new`, the id must never have been used before; with `must_exist`, the pattern is
         not created."""
@@ -120,21 +120,20 @@ class SessionPatterns:
                 " set is_new or must_exist, not both"
             )
         definition = (pattern_id, text, placement, lasts_s, is_new, must_exist)
-        return self._ask(Define(self._request + 1, *definition))
+        return self._send_request(Define(self._request + 1, *definition))
 
     def drop(self, pattern_id: str) -> tuple[int, SessionEffects]:
-        """Drop a pattern; `TellDefined` follows."""
-        return self._ask(Drop(self._request + 1, pattern_id))
+        """Drop a pattern; `PatternRequestAnswered` follows."""
+        return self._send_request(Drop(self._request + 1, pattern_id))
 
     def withdraw(self, request: int) -> None:
         """Stop waiting for this reply, and do not repeat the request."""
         self._open.pop(request, None)
 
     def keep(self, patterns: Sequence[str]) -> SessionEffects:
-        """Renew patterns with a limited lifetime."""
         return [SendFrame(Keep(list(patterns)))] if self._is_connected else []
 
-    def _ask(self, request: Define | Drop) -> tuple[int, SessionEffects]:
+    def _send_request(self, request: Define | Drop) -> tuple[int, SessionEffects]:
         self._request = request.request
         self._open[request.request] = request
         return request.request, [SendFrame(request)] if self._is_connected else []
@@ -158,7 +157,7 @@ class SessionPatterns:
         refusal = answer if isinstance(answer, Refused) else None
         is_drop = isinstance(request, Drop)
         reason, code = ("", "") if refusal is None else (refusal.reason, refusal.code)
-        return [TellDefined(answer.request, request.pattern, is_drop, reason, code)]
+        return [PatternRequestAnswered(answer.request, request.pattern, is_drop, reason, code)]
 
     def connected(self) -> SessionEffects:
         """Repeat open requests on a new connection."""
@@ -193,16 +192,14 @@ class SessionFetches:
         self._open: dict[int, Describe | Fetch] = {}
 
     def describe(self) -> tuple[int, SessionEffects]:
-        """Request a description of the broker's stream."""
-        return self._ask(Describe(self._request + 1))
+        return self._send_request(Describe(self._request + 1))
 
     def fetch(
         self, first: int, last: int, filter_text: str, bytes_max: int
     ) -> tuple[int, SessionEffects]:
-        """Request events of the broker's stream."""
-        return self._ask(Fetch(self._request + 1, first, last, filter_text, bytes_max))
+        return self._send_request(Fetch(self._request + 1, first, last, filter_text, bytes_max))
 
-    def _ask(self, request: Describe | Fetch) -> tuple[int, SessionEffects]:
+    def _send_request(self, request: Describe | Fetch) -> tuple[int, SessionEffects]:
         self._request = request.request
         self._open[request.request] = request
         return request.request, [SendFrame(request)]
@@ -219,7 +216,7 @@ class SessionFetches:
             _check(request, answer)
         elif isinstance(answer, Described) and not isinstance(request, Describe):
             raise RemoteError("a fetch was answered with a description")
-        return [TellAnswer(answer)]
+        return [LogQueryAnswered(answer)]
 
     def disconnected(self) -> None:
         """Discard open queries, which will not be answered."""
@@ -261,14 +258,14 @@ class ClientSession:
         self.staging = SessionStaging(options, limits)
         self._fetches = SessionFetches()
         #: Pattern definitions.
-        self.defining = SessionPatterns()
+        self.patterns = SessionPatterns()
 
     # -- publishing -----------------------------------------------------------------------------
 
     def publish(
         self, now: float, *events: Event, time_ns: int = 0, after: After = ()
     ) -> tuple[list[EventId], SessionEffects]:
-        """Publish events in this order. `Confirm` follows, for one or several events at a time.
+        """Publish events in this order. `EventsConfirmed` follows, for one or several at a time.
 
         The events state that they follow the ticks in `after`; see `publisher_order`."""
         return self._publisher.publish(now, events, time_ns, after)
@@ -287,7 +284,7 @@ class ClientSession:
 
     def may_move_publisher(self) -> bool:
         """Whether the publisher may continue at another broker, with a new incarnation."""
-        return self._publisher.may_move() and self.staging.is_idle and self.defining.is_idle
+        return self._publisher.may_move() and self.staging.is_idle and self.patterns.is_idle
 
     def has_unresolved_events(self) -> bool:
         """Whether the outcome of an event is open."""
@@ -319,8 +316,8 @@ class ClientSession:
         """Subscribe.
 
         `start="resume"` resumes a durable subscription of which only the name is known; with a
-        `ResumePoint`, use `take_over`. A reliable subscription resumes after `start_ticks`."""
-        standing = ResumePoint(
+        `ResumePoint`, use `resume`. A reliable subscription resumes after `start_ticks`."""
+        resume_point = ResumePoint(
             name=name,
             filter=filter_text,
             start=start,
@@ -329,18 +326,20 @@ class ClientSession:
             window=window,
             manual_ack=manual_ack,
         )
-        return self._subscribe(now, standing, quality)
+        return self._subscribe(now, resume_point, quality)
 
-    def take_over(self, now: float, standing: ResumePoint) -> SessionEffects:
+    def resume(self, now: float, resume_point: ResumePoint) -> SessionEffects:
         """Resume a durable subscription, from another broker or another process."""
-        return self._subscribe(now, standing, "durable")
+        return self._subscribe(now, resume_point, "durable")
 
-    def _subscribe(self, _now: float, standing: ResumePoint, quality: Quality) -> SessionEffects:
-        Filter.parse(standing.filter, self._limits)
-        return self._subscriptions.subscribe(standing, quality)
+    def _subscribe(
+        self, _now: float, resume_point: ResumePoint, quality: Quality
+    ) -> SessionEffects:
+        Filter.parse(resume_point.filter, self._limits)
+        return self._subscriptions.subscribe(resume_point, quality)
 
     def unsubscribe(self, _now: float, name: str) -> SessionEffects:
-        """End a subscription; `TellEnded` follows with the ticks where it ended."""
+        """End a subscription; `SubscriptionEnded` follows with the ticks where it ended."""
         return self._subscriptions.unsubscribe(name)
 
     def ack(self, _now: float, acks: Mapping[str, Mapping[str, int] | None]) -> SessionEffects:
@@ -348,9 +347,9 @@ class ClientSession:
         that was delivered to it."""
         return self._subscriptions.ack(acks)
 
-    def standings(self) -> list[ResumePoint]:
+    def resume_points(self) -> list[ResumePoint]:
         """The resume points of all durable subscriptions, for the application to save."""
-        return self._subscriptions.standings()
+        return self._subscriptions.resume_points()
 
     def knows(self, name: str) -> bool:
         """Whether the session has this subscription, including one that is ending."""
@@ -373,21 +372,21 @@ class ClientSession:
             return None
         return subscription.received(streams)
 
-    def let_go(self, name: str) -> ResumePoint:
-        """Remove a durable subscription from this session, for another session to take over."""
-        return self._subscriptions.let_go(name)
+    def release(self, name: str) -> ResumePoint:
+        """Remove a durable subscription from this session, for another session to resume."""
+        return self._subscriptions.release(name)
 
     # -- reading the broker's log ---------------------------------------------------------------
 
     def describe(self) -> tuple[int, SessionEffects]:
-        """Request a description of the broker's stream. `TellAnswer` follows with the returned
-        request number, unless the connection is lost first."""
+        """Request a description of the broker's stream. `LogQueryAnswered` follows with the
+        returned request number, unless the connection is lost first."""
         return self._fetches.describe()
 
     def fetch(
         self, first: int, last: int, filter_text: str, bytes_max: int
     ) -> tuple[int, SessionEffects]:
-        """Request events of the broker's stream; `TellAnswer` follows in the same way."""
+        """Request events of the broker's stream; `LogQueryAnswered` follows in the same way."""
         return self._fetches.fetch(first, last, filter_text, bytes_max)
 
     # -- the connection -------------------------------------------------------------------------
@@ -406,7 +405,7 @@ class ClientSession:
         greeting = SendFrame(Connect(PROTOCOL_VERSION, self.client))
         resent = [*self._subscriptions.connected(), *self._advertisements.connected()]
         resent += self._publisher.connected(now)
-        return [greeting, *resent, *self.staging.connected(), *self.defining.connected()]
+        return [greeting, *resent, *self.staging.connected(), *self.patterns.connected()]
 
     def disconnected(self, _now: float) -> SessionEffects:
         """The connection is closed, and frames in flight are lost."""
@@ -417,11 +416,10 @@ class ClientSession:
         self._advertisements.disconnected()
         self.staging.disconnected()
         self._fetches.disconnected()
-        self.defining.disconnected()
+        self.patterns.disconnected()
         return self._subscriptions.disconnected()
 
     def frame(self, now: float, frame: AnyClientFrame) -> SessionEffects:
-        """Process a frame of the broker."""
         if not self._is_connected:
             return []
         match frame:
@@ -445,9 +443,9 @@ class ClientSession:
             case Refused() if self.staging.is_own(frame.request):
                 return self.staging.refused(now, frame)
             case Defined() | Dropped():
-                return self.defining.answered(frame)
-            case Refused() if self.defining.is_own(frame.request):
-                return self.defining.answered(frame)
+                return self.patterns.answered(frame)
+            case Refused() if self.patterns.is_own(frame.request):
+                return self.patterns.answered(frame)
             case Described() | Fetched():
                 return self._fetches.answered(frame)
             case Refused() if self._fetches.is_own(frame.request):
@@ -455,7 +453,7 @@ class ClientSession:
             case Refused():
                 return self._subscriptions.refused(frame)
             case Cut(subscription=""):
-                return [TellCut("", frame.reason, None, frame.code)]
+                return [SubscriptionCut("", frame.reason, None, frame.code)]
             case Cut():
                 return self._subscriptions.cut(frame)
             case Alive():
@@ -467,6 +465,5 @@ class ClientSession:
         return [*effects, *self.staging.time_passed(now)]
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         parts = (self._subscriptions, self._publisher, self.staging)
         return earliest(*[part.next_deadline() for part in parts])

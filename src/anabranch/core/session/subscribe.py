@@ -5,8 +5,8 @@ Rules
 1. *Durable* subscriptions survive reconnects. Each attachment carries an ownership number, higher
    than any that this client used before, and the ticks that the application has acknowledged.
    Duplicates are dropped, so the application gets every match once over any number of reconnects.
-2. *Roaming*: `let_go` removes a durable subscription from this session as a `ResumePoint`;
-   `take_over` adds it to the session with another broker. As long as the resume point (including
+2. *Roaming*: `release` removes a durable subscription from this session as a `ResumePoint`;
+   `resume` adds it to the session with another broker. As long as the resume point (including
    the received ticks) survives, the application sees neither a duplicate nor a gap.
 3. A client that lost part of its state gets some events again, exactly these:
    - a new process that kept the number and the acknowledged ticks: the events after those ticks;
@@ -29,26 +29,26 @@ Rules
    returned, and the application decides how to continue. (If it was cut because another client uses
    it with a higher number, resuming at once would only start a fight over it.)
 
-State: the application saves it, with `standings` at any time. An application that saves it to disk
-writes the number before it performs the effects of `connected`, or resumes with number 0.
+State: the application saves it, with `resume_points` at any time. An application that saves it to
+disk writes the number before it performs the effects of `connected`, or resumes with number 0.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from anabranch.core.session.effects import (
-    DeliverToApplication,
+    EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    TellCut,
-    TellEnded,
-    TellOrderNotKept,
-    TellRefused,
-    TellStands,
-    TellStart,
-    TellWithheld,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionEnded,
+    SubscriptionRefused,
+    SubscriptionStarted,
+    TicksWithheld,
 )
 from anabranch.model.client_frames import (
     Ack,
@@ -67,7 +67,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import DuplicateIdError, LocalError, RemoteError, UnknownIdError
 
-Phase = Literal["apart", "asked", "stands", "ending"]
+Phase = Literal["detached", "requested", "attached", "ending"]
 #: No position.
 _NONE = -1
 
@@ -110,10 +110,10 @@ class SessionSubscription:
 
     The phases:
 
-        apart    not requested on the present connection
-        asked    `Subscribe` is in flight
-        stands   the broker has accepted it
-        ending   `Unsubscribe` is in flight
+        detached    not requested on the present connection
+        requested   `Subscribe` is in flight
+        attached    the broker has accepted it
+        ending      `Unsubscribe` is in flight
     """
 
     __slots__ = (
@@ -124,27 +124,27 @@ class SessionSubscription:
         "phase",
         "quality",
         "request",
-        "standing",
+        "requested",
         "start",
         "unacked_events",
         "wants_end",
     )
 
-    def __init__(self, standing: ResumePoint, quality: Quality) -> None:
-        self.name = standing.name
+    def __init__(self, resume_point: ResumePoint, quality: Quality) -> None:
+        self.name = resume_point.name
         self.quality = quality
         #: The requested subscription; the fields below hold what has changed since.
-        self.standing = standing
-        self.start = standing.start
-        self.number = standing.number
-        self.phase: Phase = "apart"
+        self.requested = resume_point
+        self.start = resume_point.start
+        self.number = resume_point.number
+        self.phase: Phase = "detached"
         #: The application has unsubscribed; the broker is informed when that is possible.
         self.wants_end = False
         #: The number of the last request about it.
         self.request = 0
-        received = {**standing.acked, **standing.received}
+        received = {**resume_point.acked, **resume_point.received}
         self._positions = {
-            stream: _StreamPositions(tick, standing.acked.get(stream, _NONE))
+            stream: _StreamPositions(tick, resume_point.acked.get(stream, _NONE))
             for stream, tick in received.items()
         }
         #: Events that arrived since the last acknowledgement.
@@ -152,8 +152,8 @@ class SessionSubscription:
         #: When the pending acknowledgement is due.
         self.ack_at = 0.0
 
-    def as_standing(self) -> ResumePoint:
-        requested = self.standing
+    def resume_point(self) -> ResumePoint:
+        requested = self.requested
         return ResumePoint(
             name=requested.name,
             filter=requested.filter,
@@ -196,27 +196,27 @@ class SessionSubscription:
         return positions
 
     @property
-    def was_asked_for(self) -> bool:
+    def was_requested(self) -> bool:
         """Whether a broker may know it from an earlier connection."""
         return self.number > 0 or self.start == "resume"
 
     @property
-    def has_stood(self) -> bool:
+    def was_accepted(self) -> bool:
         """Whether a broker has accepted it or delivered to it, on this connection or earlier."""
-        return self.phase in {"stands", "ending"} or bool(self.received())
+        return self.phase in {"attached", "ending"} or bool(self.received())
 
     # -- attaching ------------------------------------------------------------------------------
 
     def attach(self, request: int) -> Subscribe:
         """The request that attaches it on a new connection."""
-        requested = self.standing
+        requested = self.requested
         has_lost_number = self.start == "resume" and self.number == 0
         if self.quality == "durable" and not has_lost_number:
             self.number += 1
         ticks = dict(requested.start_ticks)
         if self.start == "resume":
             ticks.update(self._acked())
-        self.phase = "asked"
+        self.phase = "requested"
         for positions in self._positions.values():
             positions.arrived = positions.reported = 0
         for stream, tick in ticks.items():
@@ -235,9 +235,9 @@ class SessionSubscription:
             requested.window,
         )
 
-    def stands(self, frame: Subscribed) -> SessionEffects:
+    def accepted(self, frame: Subscribed) -> SessionEffects:
         """The broker has accepted it, starting after these ticks."""
-        self.phase = "stands"
+        self.phase = "attached"
         self.number = max(self.number, frame.number)
         if self.quality == "durable":
             self.start = "resume"
@@ -251,9 +251,9 @@ class SessionSubscription:
 
     def detach(self) -> None:
         """The connection is closed."""
-        if self.quality == "best-effort" and self.has_stood:
+        if self.quality == "best-effort" and self.was_accepted:
             self.start = "now"
-        self.phase = "apart"
+        self.phase = "detached"
 
     # -- ticks ----------------------------------------------------------------------------------
 
@@ -271,10 +271,10 @@ class SessionSubscription:
                 )
         return [self._start_at(stream, tick)]
 
-    def _start_at(self, stream: str, tick: int) -> TellStart:
+    def _start_at(self, stream: str, tick: int) -> SubscriptionStarted:
         positions = self._positions_of(stream)
         positions.received = positions.acked = positions.arrived = positions.reported = tick - 1
-        return TellStart(self.name, stream, tick)
+        return SubscriptionStarted(self.name, stream, tick)
 
     def deliver(self, stream: str, matches: Matches, effects: SessionEffects) -> bool:
         """Pass on matches that are not duplicates; returns whether an acknowledgement is
@@ -283,7 +283,7 @@ class SessionSubscription:
         received = positions.received
         if positions.closed == _NONE:
             effects += [
-                DeliverToApplication(name, stream, datum.tick, datum.time_ns, datum.body)
+                EventDelivered(name, stream, datum.tick, datum.time_ns, datum.body)
                 for datum in matches.data
                 if datum.tick > received
             ]
@@ -305,7 +305,7 @@ class SessionSubscription:
                 if positions.closed == _NONE:
                     positions.closed = max(positions.received, 0)
             elif first <= hole.last:
-                effects.append(TellWithheld(self.name, stream, first, hole.last, hole.reason))
+                effects.append(TicksWithheld(self.name, stream, first, hole.last, hole.reason))
             self._advance(positions, hole.last)
         return positions.has_unsent_ack
 
@@ -315,13 +315,13 @@ class SessionSubscription:
         if frame.tick <= positions.received or positions.closed != _NONE:
             return []
         which = (frame.publisher, frame.incarnation, frame.origin, frame.after)
-        return [TellOrderNotKept(self.name, frame.stream, frame.tick, *which)]
+        return [OrderGivenUp(self.name, frame.stream, frame.tick, *which)]
 
     def _advance(self, positions: _StreamPositions, tick: int) -> bool:
         positions.arrived = max(positions.arrived, tick)
         if tick > positions.received and positions.closed == _NONE:
             positions.received = tick
-        if not self.standing.manual_ack:
+        if not self.requested.manual_ack:
             positions.acked = positions.received
         return positions.has_unsent_ack
 
@@ -349,7 +349,7 @@ class SessionSubscription:
         """Ticks to acknowledge to the broker, of these streams or of all. Once it is ending, the
         broker needs none."""
         acked_ticks: dict[str, int] = {}
-        if self.phase == "stands":
+        if self.phase == "attached":
             for stream in streams or self._positions:
                 positions = self._positions[stream]
                 if positions.has_unsent_ack:
@@ -394,19 +394,23 @@ class SessionSubscriptions:
 
     # -- the application ------------------------------------------------------------------------
 
-    def subscribe(self, standing: ResumePoint, quality: Quality) -> SessionEffects:
+    def subscribe(self, resume_point: ResumePoint, quality: Quality) -> SessionEffects:
         """Add a new subscription, or resume a durable one."""
-        if standing.name in self._subscriptions:
+        if resume_point.name in self._subscriptions:
             raise DuplicateIdError(
-                f"subscription {standing.name!r} already exists; choose another name,"
+                f"subscription {resume_point.name!r} already exists; choose another name,"
                 " or wait until it has ended"
             )
-        if standing.start == "resume" and quality == "best-effort":
+        if resume_point.start == "resume" and quality == "best-effort":
             raise LocalError("a best-effort subscription cannot be resumed; use start='now'")
-        if standing.start == "resume" and quality == "reliable" and not standing.start_ticks:
+        if (
+            resume_point.start == "resume"
+            and quality == "reliable"
+            and not resume_point.start_ticks
+        ):
             raise LocalError("a reliable subscription is resumed after ticks; pass start_ticks")
-        subscription = SessionSubscription(standing, quality)
-        self._subscriptions[standing.name] = subscription
+        subscription = SessionSubscription(resume_point, quality)
+        self._subscriptions[resume_point.name] = subscription
         return self._attach(subscription) if self._connected else []
 
     def unsubscribe(self, name: str) -> SessionEffects:
@@ -415,10 +419,10 @@ class SessionSubscriptions:
         if subscription.wants_end:
             return []
         subscription.wants_end = True
-        if subscription.phase == "stands":
+        if subscription.phase == "attached":
             return [self._end(subscription)]
-        kept_elsewhere = subscription.quality == "durable" and subscription.was_asked_for
-        if subscription.phase == "apart" and not kept_elsewhere:
+        kept_elsewhere = subscription.quality == "durable" and subscription.was_requested
+        if subscription.phase == "detached" and not kept_elsewhere:
             return [self._ended(subscription, {})]
         return []
 
@@ -432,16 +436,16 @@ class SessionSubscriptions:
             frames.add(name, self._get(name).ack(ticks))
         return frames.frames()
 
-    def standings(self) -> list[ResumePoint]:
+    def resume_points(self) -> list[ResumePoint]:
         """The resume points of all durable subscriptions."""
         subscriptions = self._subscriptions.values()
         return [
-            subscription.as_standing()
+            subscription.resume_point()
             for subscription in subscriptions
             if subscription.quality == "durable"
         ]
 
-    def let_go(self, name: str) -> ResumePoint:
+    def release(self, name: str) -> ResumePoint:
         """Remove a durable subscription from this session, for another one."""
         subscription = self._get(name)
         if subscription.quality != "durable":
@@ -451,7 +455,7 @@ class SessionSubscriptions:
         if subscription.wants_end:
             raise LocalError(f"{name!r} is ending; wait until it has")
         self._drop(subscription)
-        return subscription.as_standing()
+        return subscription.resume_point()
 
     # -- the connection -------------------------------------------------------------------------
 
@@ -469,23 +473,23 @@ class SessionSubscriptions:
         self._pending_acks.clear()
         effects: SessionEffects = []
         for subscription in list(self._subscriptions.values()):
-            had_stood = subscription.has_stood
+            had_been_accepted = subscription.was_accepted
             subscription.detach()
             if subscription.quality == "durable":
                 continue
             if subscription.wants_end:
                 effects.append(self._ended(subscription, {}))
-            elif had_stood and subscription.quality == "reliable":
+            elif had_been_accepted and subscription.quality == "reliable":
                 self._drop(subscription)
-                effects.append(TellCut(subscription.name, LOST))
+                effects.append(SubscriptionCut(subscription.name, LOST))
         return effects
 
     def subscribed(self, frame: Subscribed) -> SessionEffects:
         subscription = self._answered(frame.request)
-        if subscription is None or subscription.phase != "asked":
+        if subscription is None or subscription.phase != "requested":
             return []
-        starts = subscription.stands(frame)
-        effects = [TellStands(subscription.name, subscription.number), *starts]
+        starts = subscription.accepted(frame)
+        effects = [SubscriptionAccepted(subscription.name, subscription.number), *starts]
         if subscription.wants_end:
             effects.append(self._end(subscription))
         return effects
@@ -498,17 +502,17 @@ class SessionSubscriptions:
 
     def refused(self, frame: Refused) -> SessionEffects:
         subscription = self._answered(frame.request)
-        if subscription is None or subscription.phase not in {"asked", "ending"}:
+        if subscription is None or subscription.phase not in {"requested", "ending"}:
             return []
         if subscription.phase == "ending":
             # The broker has nothing to end, so the end is the application's position.
             return [self._ended(subscription, {})]
         self._drop(subscription)
         # Only the reply to an earlier request may have been lost; then it exists at a broker.
-        may_stand = subscription.start == "resume" or subscription.number > 1
+        may_exist = subscription.start == "resume" or subscription.number > 1
         is_durable = subscription.quality == "durable"
-        standing = subscription.as_standing() if is_durable and may_stand else None
-        return [TellRefused(subscription.name, frame.reason, standing, frame.code)]
+        resume_point = subscription.resume_point() if is_durable and may_exist else None
+        return [SubscriptionRefused(subscription.name, frame.reason, resume_point, frame.code)]
 
     def cut(self, frame: Cut) -> SessionEffects:
         """The broker has closed a subscription."""
@@ -517,9 +521,9 @@ class SessionSubscriptions:
             return []
         self._drop(subscription)
         if subscription.wants_end and subscription.quality != "durable":
-            return [TellEnded(subscription.name, subscription.received())]
-        standing = subscription.as_standing() if subscription.quality == "durable" else None
-        return [TellCut(subscription.name, frame.reason, standing, frame.code)]
+            return [SubscriptionEnded(subscription.name, subscription.received())]
+        resume_point = subscription.resume_point() if subscription.quality == "durable" else None
+        return [SubscriptionCut(subscription.name, frame.reason, resume_point, frame.code)]
 
     def deliver(self, now: float, frame: Deliver) -> SessionEffects:
         effects: SessionEffects = []
@@ -530,7 +534,7 @@ class SessionSubscriptions:
             check_matches(stream, matches)
         for matches in frame.matches:
             subscription = self._subscriptions.get(matches.subscription)
-            if subscription is None or subscription.phase == "apart":
+            if subscription is None or subscription.phase == "detached":
                 continue
             has_unsent_ack = subscription.deliver(stream, matches, effects)
             if has_unsent_ack and self._must_ack_now(now, subscription):
@@ -540,7 +544,7 @@ class SessionSubscriptions:
     def ticks(self, now: float, frame: StartsAt | Withheld | OrderNotKept) -> SessionEffects:
         """Process the start of a stream, withheld ticks, or a notice about an event."""
         subscription = self._subscriptions.get(frame.subscription)
-        if subscription is None or subscription.phase == "apart":
+        if subscription is None or subscription.phase == "detached":
             return []
         if isinstance(frame, StartsAt):
             return subscription.starts_at(frame)
@@ -553,7 +557,7 @@ class SessionSubscriptions:
 
     def _must_ack_now(self, now: float, subscription: SessionSubscription) -> bool:
         """Whether to acknowledge at once; otherwise a later acknowledgement is scheduled."""
-        if 4 * subscription.unacked_events >= subscription.standing.window:
+        if 4 * subscription.unacked_events >= subscription.requested.window:
             return True
         if subscription.name not in self._pending_acks:
             subscription.ack_at = now + self._options.ack_after_s
@@ -570,7 +574,6 @@ class SessionSubscriptions:
         return self._acknowledge(due)
 
     def next_deadline(self) -> float | None:
-        """When `time_passed` must be called."""
         return next(iter(self._pending_acks.values())).ack_at if self._pending_acks else None
 
     def find(self, name: str) -> SessionSubscription | None:
@@ -590,7 +593,7 @@ class SessionSubscriptions:
             raise RemoteError(f"request {request} was answered, but never made")
         return self._requests.get(request)
 
-    def _ask(self, subscription: SessionSubscription) -> int:
+    def _next_request(self, subscription: SessionSubscription) -> int:
         """The number of a new request; replies to earlier requests are ignored from now on."""
         self._requests.pop(subscription.request, None)
         self._request += 1
@@ -604,22 +607,23 @@ class SessionSubscriptions:
         self._pending_acks.pop(subscription.name, None)
 
     def _attach(self, subscription: SessionSubscription) -> SessionEffects:
-        return [SendFrame(subscription.attach(self._ask(subscription)))]
+        return [SendFrame(subscription.attach(self._next_request(subscription)))]
 
     def _end(self, subscription: SessionSubscription) -> SendFrame:
         subscription.phase = "ending"
-        return SendFrame(Unsubscribe(self._ask(subscription), subscription.name))
+        return SendFrame(Unsubscribe(self._next_request(subscription), subscription.name))
 
-    def _ended(self, subscription: SessionSubscription, ticks: Mapping[str, int]) -> TellEnded:
+    def _ended(
+        self, subscription: SessionSubscription, ticks: Mapping[str, int]
+    ) -> SubscriptionEnded:
         self._drop(subscription)
         ends = subscription.received()
         for stream, tick in ticks.items():
             ends[stream] = max(tick, ends.get(stream, 0))
         ends.update(subscription.closed())
-        return TellEnded(subscription.name, ends)
+        return SubscriptionEnded(subscription.name, ends)
 
     def _acknowledge(self, subscriptions: Iterable[SessionSubscription]) -> SessionEffects:
-        """Send the pending acknowledgements of these subscriptions."""
         acks = _AckFrames(self._options.frame_bytes_max)
         for subscription in subscriptions:
             self._pending_acks.pop(subscription.name, None)
@@ -641,7 +645,6 @@ class _AckFrames:
         self._bytes_max = bytes_max
 
     def add(self, name: str, acked_ticks: Mapping[str, int]) -> None:
-        """Add the acknowledged ticks of a subscription."""
         name_bytes = len(name.encode())
         for stream, tick in acked_ticks.items():
             self._bytes += name_bytes + len(stream.encode()) + _POSITION_BYTES
@@ -657,7 +660,6 @@ class _AckFrames:
             self.frames()
 
     def frames(self) -> SessionEffects:
-        """All frames, including the unfinished one."""
         if self._ticks:
             self._effects.append(SendFrame(Ack(self._ticks)))
             self._ticks, self._count, self._bytes = {}, 0, _POSITION_BYTES

@@ -18,6 +18,9 @@ Rules:
 3. Characters are compared exactly: no case folding, no normalisation.
 4. A segment with holes has at most 256 characters. Without this limit, one filter could make every
    event cost seconds.
+
+The *weight* of a pattern measures how expensive its searches are. A unit of weight takes at most
+about 0.2 ms on a text of 64 KiB, and a quarter of that on an ordinary text of that size.
 """
 
 import re
@@ -34,6 +37,8 @@ Search = Callable[[str, int], int]
 
 #: The longest segment with holes (rule 4).
 HOLED_LENGTH_MAX: Final = 256
+#: Characters of a holed segment that add a unit of weight to its search.
+_CHARACTERS_PER_WEIGHT: Final = 4
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -122,6 +127,15 @@ def _escaped(pattern: str, index: int, escape: str) -> str:
         position=index - 1,
         expected=f"%, _ or {escape} after it",
     )
+
+
+def search_weight(pattern: Pattern) -> int:
+    """Return the weight of the searches; 0 if the pattern only compares the ends of a text."""
+    middle = pattern.segments[1:-1]
+    if not middle:
+        return 0
+    holed = sum(len(segment.text) for segment in middle if segment.holes)
+    return 1 + holed // _CHARACTERS_PER_WEIGHT
 
 
 def escape_literal(text: str) -> tuple[str, str]:

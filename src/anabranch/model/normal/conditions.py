@@ -61,6 +61,7 @@ from anabranch.model.language.expression import (
 )
 from anabranch.model.language.expression import Literal as LiteralNode
 from anabranch.model.language.like import Pattern, pattern_of
+from anabranch.model.language.like import search_weight as pattern_weight
 from anabranch.model.language.tokens import expression_text
 from anabranch.model.normal import number_ranges, text_ranges
 from anabranch.model.normal.value_set import (
@@ -378,6 +379,15 @@ def nodes_of(expression: Expression) -> Iterator[Expression]:
         node = waiting.pop()
         yield node
         waiting.extend(children(node))
+
+
+def search_weight(expression: Expression) -> int:
+    """Return the weight of all searches in texts that an evaluation may make."""
+    return sum(
+        pattern_weight(pattern_of(node.pattern, node.escape))
+        for node in nodes_of(expression)
+        if type(node) is Like
+    )
 
 
 def attribute_names(expression: Expression) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ from anabranch.model.normal.conditions import (
     measure,
     opposite_of,
     residue_of,
+    search_weight,
     texts_where,
     values_where,
 )
@@ -325,6 +326,13 @@ def normalise(expression: Expression, limits: Limits = DEFAULT_LIMITS) -> tuple[
     """Return the conjunctions, one of which matches an event exactly if `expression` is TRUE for
     it.
     """
+    weight = search_weight(expression)
+    if weight > limits.search_weight_max:
+        raise FilterLimitError(
+            f"the LIKE conditions of the filter have a weight of {weight}; at most"
+            f" {limits.search_weight_max} is allowed (search_weight_max): one for each condition"
+            " that searches a text, and more for long stretches with _ between two %"
+        )
     plain = plain_conjunction(expression) if limits.filter_depth_max >= _PLAIN_HEIGHT else None
     if plain is None:
         return tuple(_Expansion(limits).normal_form(expression))

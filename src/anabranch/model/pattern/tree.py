@@ -396,6 +396,13 @@ class _Check:
                 self._exceed(
                     f"a pattern of {shown} {what}", pattern.root, f"at most {most} ({name})"
                 )
+        weight = sum(part.filter.search_weight for part in parts_of(pattern.root))
+        if weight > limits.search_weight_max:
+            self._exceed(
+                f"LIKE conditions with a weight of {weight}",
+                pattern.root,
+                f"at most {limits.search_weight_max} (search_weight_max)",
+            )
         if pattern.window_ns > limits.pattern_window_s_max * _SECOND_NS:
             wanted = f"at most {limits.pattern_window_s_max} s (pattern_window_s_max)"
             self._exceed("a window too long", "window", wanted)

@@ -3,7 +3,7 @@
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _COPYING = "anabranch.core.routing.mesh.copies:CopyForwarding"
-_WISHES = "anabranch.core.routing.mesh.origin_interest:OriginInterest"
+_ORIGIN_INTEREST = "anabranch.core.routing.mesh.origin_interest:OriginInterest"
 _TREES = "anabranch.core.routing.mesh.trees:Trees"
 _BINDINGS = "anabranch.core.routing.mesh.bindings:Bindings"
 _EVERY_HOP = "for hop, targets in by_hop.items():"
@@ -31,7 +31,7 @@ MUTANTS: dict[str, Mutant] = {
             "anabranch.core.routing.mesh.copies:NextHopChoice.choose",
             "hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)",
             "ways = [\n"
-            "    (self._loads.cost(way), far, way)\n"
+            "    (self._link_costs.cost(way), far, way)\n"
             "    for way, far in self._ways(target.edge).items()\n"
             "    if way != came_from and not self._shared.links.get(way, True)\n"
             "]\n"
@@ -98,14 +98,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "edition-ignored": Mutant(
         "origins filter for edges that have not read the advertisements",
-        Edit(f"{_WISHES}.may_filter", "interest.edition >= edition", "True"),
+        Edit(f"{_ORIGIN_INTEREST}.may_filter", "interest.edition >= edition", "True"),
         seed=3,
         anomaly="gap",
         routing="mesh",
     ),
     "withdrawal-ignored": Mutant(
         "events are filtered as if nothing had been withdrawn since",
-        Edit(f"{_WISHES}.may_filter", "first > self.withdrawn_at", "True"),
+        Edit(f"{_ORIGIN_INTEREST}.may_filter", "first > self._withdrawn_at", "True"),
         seed=17,
         anomaly="gap",
         routing="mesh",
@@ -139,14 +139,16 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "base-ignored": Mutant(
         "a change of interest applies to any state",
-        Edit(f"{_WISHES}.bind", "if not binding.is_whole and not is_base:", "if False:"),
+        Edit(f"{_ORIGIN_INTEREST}.bind", "if not binding.is_whole and not is_base:", "if False:"),
         seed=12,
         anomaly="s-lambda",
         routing="mesh",
     ),
     "tree-never-ends": Mutant(
         "a tree stays when its advertisements are withdrawn",
-        Edit(f"{_TREES}.named", "elif number not in numbers and tree is not None:", "elif False:"),
+        Edit(
+            f"{_TREES}.set_named", "elif number not in numbers and tree is not None:", "elif False:"
+        ),
         seed=4,
         anomaly="leftover",
         routing="mesh",

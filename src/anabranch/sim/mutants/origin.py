@@ -6,7 +6,7 @@ _INTAKE = "anabranch.core.origin.publish_intake:PublishIntake"
 _ORIGIN = "anabranch.core.origin.origin:Origin"
 _LEDGER = "anabranch.core.origin.ledger:Ledger"
 _BROKER = "anabranch.core.broker:Broker"
-_BATCHES = "anabranch.core.origin.batches:Batches"
+_BATCHES = "anabranch.core.origin.batches:SinkBatches"
 _INQUIRY = "anabranch.core.origin.rollback:RollbackInquiry"
 
 MUTANTS: dict[str, Mutant] = {
@@ -48,8 +48,8 @@ MUTANTS: dict[str, Mutant] = {
         "the fastest edge decides what is forgotten",
         Edit(
             f"{_ORIGIN}._released",
-            "self._ledger.release.all_done()",
-            "max(self._ledger.release._done.values())",
+            "self._ledger.retention.done_by_all()",
+            "max(self._ledger.retention._done.values())",
         ),
         seed=0,
         anomaly="wrongly-withheld",
@@ -92,16 +92,16 @@ MUTANTS: dict[str, Mutant] = {
     "commit-without-intent": Mutant(
         "events of a batch are appended before its intent is on disk",
         Edit(
-            f"{_BATCHES}._intend",
+            f"{_BATCHES}._start_batch",
             "requests.append(sink.put(row))",
             "sink.put(row)\n"
-            "work.is_intended = True\n"
-            "requests += self._advance(now, sink)\n"
+            "batch.is_intended = True\n"
+            "requests += self._advance_batch(now, sink)\n"
             "return None",
         ),
         Edit(
             f"{_BATCHES}._append",
-            "if work.appended > before and (before == 0 or is_all):",
+            "if batch.appended > before and (before == 0 or is_all):",
             "if False:",
         ),
         seed=31,
@@ -113,8 +113,8 @@ MUTANTS: dict[str, Mutant] = {
             f"{_BATCHES}._append",
             "return requests",
             "if is_all:\n"
-            "    requests += self._tokens.drop(work.tokens)\n"
-            "    work.tokens = []\n"
+            "    requests += self._tokens.drop(batch.tokens)\n"
+            "    batch.tokens = []\n"
             "return requests",
         ),
         seed=31,
@@ -122,22 +122,22 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "redo-forgotten": Mutant(
         "a start leaves intents as it finds them",
-        Edit(f"{_BATCHES}.started", "work.is_intended = True", "work.is_intended = False"),
+        Edit(f"{_BATCHES}.started", "batch.is_intended = True", "batch.is_intended = False"),
         seed=31,
         anomaly="torn-batch",
     ),
     "batch-not-persisted": Mutant(
         "a sink forgets the number of its last batch in a crash",
-        Edit(f"{_BATCHES}._finish", "last=work.last)", "last=work.last, batch=0)"),
+        Edit(f"{_BATCHES}._finish", "last=batch.last)", "last=batch.last, batch=0)"),
         Edit(
             f"{_BATCHES}._finish",
             "tokens = sink.row.tokens",
-            "batch, tokens = sink.row.batch, sink.row.tokens",
+            "number, tokens = sink.row.batch, sink.row.tokens",
         ),
         Edit(
             f"{_BATCHES}._finish",
-            "requests += _replies(sink, work)",
-            "sink.row = replace(sink.row, batch=batch)\nrequests += _replies(sink, work)",
+            "requests += _replies(sink, batch)",
+            "sink.row = replace(sink.row, batch=number)\nrequests += _replies(sink, batch)",
         ),
         seed=31,
         anomaly="double-batch",
@@ -145,16 +145,16 @@ MUTANTS: dict[str, Mutant] = {
     "commit-told-early": Mutant(
         "a batch is told to be there before its intent is on disk",
         Edit(
-            f"{_BATCHES}._intend",
-            "gathering.intended.append(frame.sink)",
-            "gathering.intended.append(frame.sink)\nrequests += _replies(sink, work)",
+            f"{_BATCHES}._start_batch",
+            "self._ledger.commit.add_intent(frame.sink)",
+            "self._ledger.commit.add_intent(frame.sink)\nrequests += _replies(sink, batch)",
         ),
         seed=31,
         anomaly="wrongly-known",
     ),
     "alone-forgotten-early": Mutant(
         "neighbours are told of a stream before the disk knows that its origin is not alone",
-        Edit(f"{_BROKER}._greeted", "if not origin.may_be_told_of:", "if False:"),
+        Edit(f"{_BROKER}._greeted", "if not origin.may_announce:", "if False:"),
         seed=126,
         anomaly="stuck",
     ),
@@ -162,7 +162,7 @@ MUTANTS: dict[str, Mutant] = {
         "an origin goes on with an old copy of its log",
         Edit(f"{_INQUIRY}.begin", "if not self._silent:", "if True:"),
         Edit(
-            f"{_INQUIRY}.told",
+            f"{_INQUIRY}.greeted",
             "made_ns = log.time_of(hello.seen) if hello.seen else None",
             "return []",
         ),

@@ -19,7 +19,7 @@ MUTANTS: dict[str, Mutant] = {
         "a publisher moves with open events, and publishes them there under other ids",
         Edit(
             "anabranch.core.session.publish:SessionPublisher.may_move",
-            "return not self._waiting",
+            "return not self._unconfirmed",
             "return True",
         ),
         Edit(

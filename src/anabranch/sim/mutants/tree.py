@@ -30,9 +30,9 @@ MUTANTS: dict[str, Mutant] = {
         "what a broken link carried counts as known",
         Edit(f"{_ROUTER}.link_down", "self._shared.marks.forget_link(peer)", "pass"),
         Edit(
-            f"{_ROUTER}._mark_asked",
-            "self._shared.marks.say(peer, frame.stream, frame.mark)",
-            "if not self._shared.marks.say(peer, frame.stream, frame.mark):\n    return",
+            f"{_ROUTER}._mark_requested",
+            "self._shared.marks.record_sent(peer, frame.stream, frame.mark)",
+            "if not self._shared.marks.record_sent(peer, frame.stream, frame.mark):\n    return",
         ),
         seed=22,
         anomaly="unknown-vector",
@@ -40,10 +40,11 @@ MUTANTS: dict[str, Mutant] = {
     "vst-too-low": Mutant(
         "a subscription starts with the version before it",
         Edit(
-            "anabranch.core.routing.interest_clock:InterestClock.adding",
+            "anabranch.core.routing.interest_clock:InterestClock.add_in_slices",
             "self._fresh[subscription] = None",
             "if version == self.current and self._counter > 1:\n"
-            "    self._subscriptions[subscription] = _Subscription(self.propagated, tuple(ids))\n"
+            "    early = _RegisteredSubscription(self.propagated, tuple(ids))\n"
+            "    self._subscriptions[subscription] = early\n"
             "self._fresh[subscription] = None",
         ),
         seed=0,
@@ -70,8 +71,8 @@ MUTANTS: dict[str, Mutant] = {
         "a new life's interest is added to the old one",
         Edit(
             f"{_PRESENCE}._state",
-            "self.interest.replacing(source, conjuncts)",
-            "self.interest.changing(source, conjuncts, ())",
+            "self.interest.replace_in_slices(source, conjuncts)",
+            "self.interest.change_in_slices(source, conjuncts, ())",
         ),
         seed=2,
         anomaly="leftover",

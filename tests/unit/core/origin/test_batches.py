@@ -129,7 +129,7 @@ def test_a_commit_of_the_batch_under_way_waits_for_the_same_answer() -> None:
     same = stager.commit(0, "t", session=2)
     other = stager.commit(0, "u", session=3)
     gone = stager.commit(0, "u", session=4)
-    stager.origin.client_left(stager.now, 4)
+    stager.origin.client_disconnected(stager.now, 4)
     assert not any(map(stager.answers, (first, same, other)))
     stager.sync_all()
     assert stager.answer(first) == Committed(first, "sink", 0, 1, 3, was_known=False)
@@ -328,7 +328,7 @@ def test_requests_that_wait_for_a_batch_are_bounded() -> None:
 
 def test_batches_under_way_are_bounded() -> None:
     stager = Stager(SLICES)
-    for number in range(batches.UNDER_WAY_MAX):
+    for number in range(batches.BATCHES_IN_PROGRESS_MAX):
         stager.commit(0, sink=f"s{number}")
     assert stager.refusal(stager.commit(0, sink="one more")).code == BUSY
     waits = stager.commit(0, sink="s0")
@@ -372,7 +372,7 @@ def test_a_broker_that_departs_begins_no_batch_but_ends_those_under_way() -> Non
     stager.sync_all()
     assert stager.answer(request) == Committed(request, "sink", 0, 1, 3, was_known=False)
     assert (was_committing, stager.origin.is_committing) == (True, False)
-    assert stager.origin.committed == 3
+    assert stager.origin.newest_committed == 3
     assert stager.refusal(stager.commit(1, "u")).code == DEPARTING
     assert stager.committed(0).was_known
 

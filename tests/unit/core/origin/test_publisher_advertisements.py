@@ -33,7 +33,7 @@ def made(linger_s: float = 5.0) -> PublisherAdvertisements:
 def advertised(
     offers: PublisherAdvertisements, now: float, session: int, texts: list[str]
 ) -> list[PartRequest]:
-    asks = offers.advertises(now, session, texts)
+    asks = offers.replace(now, session, texts)
     return [each for each in asks if not isinstance(each, WorkDone)]
 
 
@@ -108,7 +108,7 @@ def test_only_so_many_sessions_have_an_index_and_those_that_lost_theirs_answer_t
             )
     indexed = [each for each, held in offers._advertised.items() if held.is_indexed]
     assert indexed == [2, 3]
-    offers.left(1.0, 2)
+    offers.session_closed(1.0, 2)
     assert finished(offers.refusals(1, envelopes))
     assert [each for each, held in offers._advertised.items() if held.is_indexed] == [1, 3]
 
@@ -116,7 +116,7 @@ def test_only_so_many_sessions_have_an_index_and_those_that_lost_theirs_answer_t
 def test_what_nobody_advertises_any_more_goes_after_a_while() -> None:
     offers = made(5.0)
     advertised(offers, 0.0, 1, ["price > 10"])
-    offers.left(1.0, 1)
+    offers.session_closed(1.0, 1)
     assert offers.next_deadline() == 6.0
     assert offers.time_passed(5.9) == []
     assert offers.time_passed(6.0) == [ChangeAdvertisements((), ("price > 10",))]
@@ -126,7 +126,7 @@ def test_what_nobody_advertises_any_more_goes_after_a_while() -> None:
 def test_a_publisher_that_comes_back_in_time_changes_nothing() -> None:
     offers = made(5.0)
     advertised(offers, 0.0, 1, ["price > 10"])
-    offers.left(1.0, 1)
+    offers.session_closed(1.0, 1)
     assert advertised(offers, 2.0, 2, ["price > 10"]) == []
     assert offers.time_passed(100.0) == []
 
@@ -135,10 +135,10 @@ def test_what_was_let_go_last_is_withdrawn_last_even_if_it_was_let_go_before() -
     offers = made(5.0)
     advertised(offers, 0.0, 1, ["price > 10"])
     advertised(offers, 0.0, 2, ["size > 1"])
-    offers.left(1.0, 1)
-    offers.left(2.0, 2)
+    offers.session_closed(1.0, 1)
+    offers.session_closed(2.0, 2)
     advertised(offers, 3.0, 3, ["price > 10"])
-    offers.left(4.0, 3)
+    offers.session_closed(4.0, 3)
     assert offers.next_deadline() == 7.0
     assert offers.time_passed(8.9) == [ChangeAdvertisements((), ("size > 1",))]
     assert offers.next_deadline() == 9.0
@@ -157,9 +157,9 @@ def test_the_same_filter_of_two_sessions_is_one_offer() -> None:
     offers = made(0.0)
     advertised(offers, 0.0, 1, ["price > 10"])
     assert advertised(offers, 0.0, 2, ["price > 10"]) == []
-    offers.left(1.0, 1)
+    offers.session_closed(1.0, 1)
     assert offers.time_passed(2.0) == []
-    offers.left(2.0, 2)
+    offers.session_closed(2.0, 2)
     assert offers.time_passed(2.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
@@ -195,7 +195,7 @@ def test_advertisements_of_too_many_characters_are_refused_before_they_are_read(
 def test_long_advertisements_are_read_in_slices_and_change_nothing_before_the_end() -> None:
     offers = made()
     texts = [f"price = {n} AND size > {n}" for n in range(500)]
-    work = iter(offers.advertises(0.0, 1, texts))
+    work = iter(offers.replace(0.0, 1, texts))
     spent = [next(work) for _ in texts]
     assert all(isinstance(each, WorkDone) for each in spent)
     assert offers.published(1), "it has advertised nothing yet"
@@ -239,7 +239,7 @@ def test_a_frame_with_something_that_is_no_filter_changes_nothing() -> None:
     assert "price > 10" in refusal(offers, 1, price=9)
     assert offers.next_deadline() is None
     assert advertised(offers, 2.0, 2, ["size > 1"]) == [ChangeAdvertisements(("size > 1",), ())]
-    offers.left(3.0, 1)
+    offers.session_closed(3.0, 1)
     assert offers.time_passed(8.0) == [ChangeAdvertisements((), ("price > 10",))]
 
 
@@ -254,7 +254,7 @@ def test_a_filter_whose_normal_text_is_too_long_is_offered_as_everything() -> No
     ]
     assert refusal(offers, 1, price=1e9) == ""
     assert refusal(offers, 1, price=2)
-    offers.left(1.0, 1)
+    offers.session_closed(1.0, 1)
     assert offers.time_passed(6.0) == [ChangeAdvertisements((), ("TRUE", "size > 1"))]
 
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from anabranch.core.options import Options
-from anabranch.core.origin.replay import answer, understood
+from anabranch.core.origin.replay import answer, validated_replay
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.frame_parts import Datum
@@ -19,7 +19,7 @@ WANTED = Replay(1, 1, 0, ["b = 1"], 4_096, 1 << 20)
 def examined(conjunctions: int) -> tuple[int, int]:
     """Ticks that one answer examines for a filter of so many conjunctions; and the work."""
     text = " OR ".join(f"b{n} = {n}" for n in range(conjunctions))
-    wanted = understood("e", replace(WANTED, filters=[text]), 1, Options(), DEFAULT_LIMITS)
+    wanted = validated_replay("e", replace(WANTED, filters=[text]), 1, Options(), DEFAULT_LIMITS)
     found, work = answer(wanted, 1, ENTRIES, 2_000)
     return found.through, work
 

@@ -67,30 +67,30 @@ def test_a_witness_remembers_the_newest_tick_and_the_newest_event() -> None:
         Knowledge("o", "hub", "", 9, [Datum(3, 30, b"")]),
     ]
     for frame in frames:
-        witness.saw(frame)
-    assert witness.of("o") == KnownStream(9, 8, 80)
-    witness.saw(Copies("o", TreeId("o", 1, 0), 9, [], 20, [Datum(12, 120, b"")], head=30))
-    assert witness.of("o") == KnownStream(30, 12, 120)
-    assert witness.of("nobody") == KnownStream()
+        witness.record(frame)
+    assert witness.known("o") == KnownStream(9, 8, 80)
+    witness.record(Copies("o", TreeId("o", 1, 0), 9, [], 20, [Datum(12, 120, b"")], head=30))
+    assert witness.known("o") == KnownStream(30, 12, 120)
+    assert witness.known("nobody") == KnownStream()
 
 
 def test_no_other_frame_says_anything_about_a_stream() -> None:
     witness = StreamWitness("r", [], Recovered())
     for frame in LINK:
-        witness.saw(frame)
+        witness.record(frame)
     assert witness.puts(1.0) == []
 
 
 def test_a_witness_writes_what_changed_once_a_second_and_finds_it_again() -> None:
     witness = StreamWitness("r", ["o"], Recovered({HEARD: {"gone": b"\x93\x01\x00\x00"}}))
-    witness.saw(MarkIs("o", 9, {}))
+    witness.record(MarkIs("o", 9, {}))
     first = witness.puts(10.0)
     assert Put(HEARD, "gone", None) in first
-    witness.saw(MarkIs("o", 10, {}))
+    witness.record(MarkIs("o", 10, {}))
     assert witness.puts(10.5) == []
     assert rows(witness.puts(11.0)).keys() == {"o"}
     assert witness.puts(20.0) == []
-    assert StreamWitness("r", ["o"], Recovered({HEARD: rows(first)})).of("o") == KnownStream(9)
+    assert StreamWitness("r", ["o"], Recovered({HEARD: rows(first)})).known("o") == KnownStream(9)
 
 
 # -- inquiries ------------------------------------------------------------------------------------
@@ -102,18 +102,18 @@ def test_without_neighbours_an_origin_goes_on_at_once() -> None:
 
 def test_an_origin_goes_on_when_all_neighbours_have_told() -> None:
     made = inquiry("r", "s")
-    assert made.hindrance
-    assert made.told(0.1, "r", hello(90, 90, 90), view()) == []
+    assert made.suspension
+    assert made.greeted(0.1, "r", hello(90, 90, 90), view()) == []
     assert made.state == "asking"
-    assert made.told(0.2, "s", hello(), view()) == []
+    assert made.greeted(0.2, "s", hello(), view()) == []
     assert made.state == "open"
-    assert made.hindrance == ""
+    assert made.suspension == ""
     assert made.next_deadline() is None
 
 
 def test_an_origin_waits_for_other_neighbours_only_for_a_moment() -> None:
     made = inquiry("r", "s")
-    made.told(0.1, "r", hello(90), view())
+    made.greeted(0.1, "r", hello(90), view())
     assert made.next_deadline() == 0.1 + OPTIONS.ask_again_s
     assert made.time_passed(0.6) == []
     assert made.state == "open"
@@ -131,7 +131,7 @@ def test_an_origin_that_reaches_nobody_goes_on_with_a_warning() -> None:
     again = RollbackInquiry("o", ["r"], 95, OPTIONS, found(effects), is_first_life=False)
     again.begin(0.0)
     assert rows(again.time_passed(5.0)) == {}
-    told = again.told(6.0, "r", hello(93), LogView(95, 95, TIMES.get))
+    told = again.greeted(6.0, "r", hello(93), LogView(95, 95, TIMES.get))
     verdict = found(told).verdict
     assert verdict is not None
     assert (verdict.newest, verdict.start) == (93, 90)
@@ -139,75 +139,75 @@ def test_an_origin_that_reaches_nobody_goes_on_with_a_warning() -> None:
 
 def test_a_neighbour_that_knows_nothing_of_the_stream_does_not_answer() -> None:
     made = inquiry("relay", "r")
-    assert made.told(0.1, "relay", hello(), view()) == []
-    assert made.told(0.1, "relay", hello(), view()) == []
+    assert made.greeted(0.1, "relay", hello(), view()) == []
+    assert made.greeted(0.1, "relay", hello(), view()) == []
     assert (made.state, made.next_deadline()) == ("asking", 5.0)
     # One that does ends the asking,
-    made.told(0.2, "r", hello(90), view())
+    made.greeted(0.2, "r", hello(90), view())
     assert made.state == "open"
     # and where there is none, time does. The neighbour that greeted hears of new ticks.
     made = inquiry("relay")
-    made.told(0.1, "relay", hello(), view())
+    made.greeted(0.1, "relay", hello(), view())
     effects = made.time_passed(5.0)
     assert levels(effects) == ["warning"]
     assert rows(effects) == {}
     assert made.state == "open"
-    assert made.told(6.0, "relay", hello(95), view(95)) == []
-    assert levels(made.told(7.0, "relay", hello(99), view(95))) == ["error"]
+    assert made.greeted(6.0, "relay", hello(95), view(95)) == []
+    assert levels(made.greeted(7.0, "relay", hello(99), view(95))) == ["error"]
 
 
 def test_an_empty_log_needs_nobody_who_knows_it() -> None:
     made = RollbackInquiry("o", ["r"], 0, OPTIONS, StoredRollback(), is_first_life=True)
     made.begin(0.0)
-    made.told(0.1, "r", hello(), LogView(0, 0, TIMES.get))
+    made.greeted(0.1, "r", hello(), LogView(0, 0, TIMES.get))
     assert made.state == "open"
 
 
 def test_a_neighbour_that_agrees_ends_being_alone() -> None:
     made = inquiry("r")
     made.time_passed(5.0)
-    assert Put(TABLE, ALONE, None) in made.told(6.0, "r", hello(90), view(95))
+    assert Put(TABLE, ALONE, None) in made.greeted(6.0, "r", hello(90), view(95))
 
 
 def test_a_neighbour_that_knows_more_stops_the_origin() -> None:
     made = inquiry("r", "s")
-    effects = made.told(0.1, "r", hello(100), view())
+    effects = made.greeted(0.1, "r", hello(100), view())
     assert levels(effects) == ["error"]
     assert rows(effects).keys() == {ROLLED_BACK}
     assert made.state == "rolled-back"
-    assert "'r' has seen tick 100" in made.hindrance
-    assert "anabranch log renew" in made.hindrance
+    assert "'r' has seen tick 100" in made.suspension
+    assert "anabranch log renew" in made.suspension
     # Nobody takes that back, nor is it said again.
-    assert made.told(0.2, "s", hello(90), view()) == []
-    assert made.told(0.3, "s", hello(100), view()) == []
-    assert made.hindrance
+    assert made.greeted(0.2, "s", hello(90), view()) == []
+    assert made.greeted(0.3, "s", hello(100), view()) == []
+    assert made.suspension
     # The next life knows at once.
     again = RollbackInquiry("o", ["r"], 90, OPTIONS, found(effects), is_first_life=False)
     assert levels(again.begin(0.0)) == ["error"]
-    assert again.hindrance == made.hindrance
+    assert again.suspension == made.suspension
 
 
 def test_ticks_of_this_life_are_no_contradiction_unless_nobody_can_know_them() -> None:
     made = inquiry("r", "s")
-    made.told(0.1, "r", hello(90), view())
-    assert made.told(0.9, "s", hello(95), view(95)) == []
+    made.greeted(0.1, "r", hello(90), view())
+    assert made.greeted(0.9, "s", hello(95), view(95)) == []
     alone = inquiry("r")
     alone.time_passed(5.0)
-    assert levels(alone.told(6.0, "r", hello(95), view(99))) == ["error"]
+    assert levels(alone.greeted(6.0, "r", hello(95), view(99))) == ["error"]
 
 
 def test_an_event_that_was_made_at_another_time_is_a_contradiction() -> None:
     made = inquiry("r", "s")
-    made.told(0.1, "r", hello(), view())
-    assert made.told(0.2, "r", hello(80, 80, 80), view()) == []
-    assert levels(made.told(0.3, "r", hello(80, 80, 81), view())) == ["error"]
+    made.greeted(0.1, "r", hello(), view())
+    assert made.greeted(0.2, "r", hello(80, 80, 80), view()) == []
+    assert levels(made.greeted(0.3, "r", hello(80, 80, 81), view())) == ["error"]
 
 
 def test_an_edge_is_believed_only_if_no_neighbour_knows_the_stream() -> None:
     made = inquiry("r", "s")
-    made.told(0.1, "r", hello(), view())
+    made.greeted(0.1, "r", hello(), view())
     before = made.believes_edges
-    made.told(0.2, "s", hello(60), view())
+    made.greeted(0.2, "s", hello(60), view())
     assert (before, made.believes_edges) == (True, False)
     assert not inquiry("r", is_first_life=True).believes_edges
 
@@ -216,7 +216,7 @@ def test_rows_that_cannot_be_read_are_set_aside_and_a_renewed_log_stays_renewed(
     bad = {ROLLED_BACK: b"?", ALONE: b"x", RENEWED: b"", "other": b"1"}
     recovered = Recovered({TABLE: bad, HEARD: {"o": b"?"}})
     assert stored(recovered) == StoredRollback()
-    assert StreamWitness("r", ["o"], recovered).of("o") == KnownStream()
+    assert StreamWitness("r", ["o"], recovered).known("o") == KnownStream()
     aside = {each.record.key: each.instead for each in recovered.aside}
     assert aside == {ROLLED_BACK: None, ALONE: None, RENEWED: b"0", "other": None, "o": None}
     assert is_renewed(recovered)

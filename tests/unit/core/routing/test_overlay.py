@@ -21,54 +21,54 @@ def overlay(name: str = "p", *links: str) -> Overlay:
 
 
 def test_nobody_is_chosen_without_a_link() -> None:
-    assert overlay().choose(SITE, "p") is None
+    assert overlay().next_broker(SITE, "p") is None
 
 
 def test_the_only_link_is_chosen_for_every_key() -> None:
-    assert {overlay("p", "m2").choose(SITE, key) for key in "abcdefgh"} == {"m2"}
+    assert {overlay("p", "m2").next_broker(SITE, key) for key in "abcdefgh"} == {"m2"}
 
 
 def test_keys_spread_over_a_site() -> None:
-    assert {overlay("p", "m1", "m2").choose(SITE, key) for key in "abcdefgh"} == {"m1", "m2"}
+    assert {overlay("p", "m1", "m2").next_broker(SITE, key) for key in "abcdefgh"} == {"m1", "m2"}
 
 
 def test_only_what_went_to_a_lost_broker_moves() -> None:
     both, one = overlay("p", "m1", "m2"), overlay("p", "m2")
     for key in "abcdefgh":
-        if both.choose(SITE, key) == "m2":
-            assert one.choose(SITE, key) == "m2"
+        if both.next_broker(SITE, key) == "m2":
+            assert one.next_broker(SITE, key) == "m2"
 
 
 def test_senders_with_the_same_links_choose_alike() -> None:
     one, other = overlay("p", "m1", "m2"), overlay("s3", "m1", "m2")
-    assert one.agreed(SITE) == other.agreed(SITE)
+    assert one.designated(SITE) == other.designated(SITE)
 
 
 def test_full_link_is_not_chosen_until_it_takes_again() -> None:
     made = overlay("p", "m1", "m2")
-    first = made.choose(SITE, "x")
+    first = made.next_broker(SITE, "x")
     assert first is not None
     made.link_full(first, True)
-    assert made.choose(SITE, "x") not in (None, first)
+    assert made.next_broker(SITE, "x") not in (None, first)
     made.link_full(first, False)
-    assert made.choose(SITE, "x") == first
+    assert made.next_broker(SITE, "x") == first
 
 
 def test_full_link_that_is_down_is_nothing() -> None:
     made = overlay("p")
     assert not made.link_full("m1", True)
-    assert made.choose(SITE, "x") is None
+    assert made.next_broker(SITE, "x") is None
 
 
 def test_broker_of_the_next_site_hands_over_to_itself() -> None:
     made = Overlay("p", mixed())
     made.link_up("m2")
-    assert made.choose("n1", "x") == "p"
+    assert made.next_broker("n1", "x") == "p"
 
 
 def test_turns_go_through_all_brokers_of_a_site() -> None:
     made = overlay("p", "m1", "m2")
-    assert {made.agreed(SITE, turn) for turn in range(2)} == {"m1", "m2"}
+    assert {made.designated(SITE, turn) for turn in range(2)} == {"m1", "m2"}
 
 
 def test_message_to_oneself_is_delivered() -> None:
@@ -127,5 +127,5 @@ def test_three_brokers_get_about_a_third_of_the_keys_each() -> None:
     overlay = Overlay("e1", network)
     for broker in ("m1", "m2", "m3"):
         overlay.link_up(broker)
-    chosen = [overlay.choose("mid", f"p{number}") for number in range(900)]
+    chosen = [overlay.next_broker("mid", f"p{number}") for number in range(900)]
     assert all(chosen.count(broker) > 250 for broker in ("m1", "m2", "m3"))

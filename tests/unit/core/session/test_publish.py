@@ -1,11 +1,11 @@
 import pytest
 
 from anabranch.core.session.effects import (
-    Confirm,
+    EventsConfirmed,
+    EventsRefused,
     SendFrame,
     SessionEffects,
     SessionOptions,
-    TellPublishRefused,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
@@ -84,7 +84,7 @@ def test_a_session_without_an_incarnation_does_not_publish() -> None:
 def test_a_confirmation_is_cumulative_and_told_once() -> None:
     session = publisher()
     session.publish(0.0, EVENT, EVENT, EVENT)
-    assert session.frame(1.0, confirm(2)) == [Confirm(7, 2)]
+    assert session.frame(1.0, confirm(2)) == [EventsConfirmed(7, 2)]
     assert session.frame(1.0, confirm(2)) == []
     assert session.frame(1.0, confirm(1)) == []
     assert len(session.unconfirmed()) == 1
@@ -137,7 +137,7 @@ def test_the_broker_may_confirm_more_than_was_sent_on_this_connection() -> None:
     session.frame(0.0, confirm(1))
     session.disconnected(1.0)
     session.connected(2.0)
-    assert session.frame(3.0, confirm(3)) == [Confirm(7, 3)]
+    assert session.frame(3.0, confirm(3)) == [EventsConfirmed(7, 3)]
     assert session.may_move_publisher()
 
 
@@ -208,9 +208,9 @@ def test_without_a_connection_nothing_is_due() -> None:
 
 
 def test_a_refused_event_and_its_followers_are_sent_again_after_a_pause() -> None:
-    session = publisher(SessionOptions(refused_again_s=1.0))
+    session = publisher(SessionOptions(retry_refused_after_s=1.0))
     session.publish(0.0, EVENT, EVENT, EVENT)
-    assert session.frame(1.0, refuse(2)) == [TellPublishRefused(7, 2, FULL, False)]
+    assert session.frame(1.0, refuse(2)) == [EventsRefused(7, 2, FULL, False)]
     assert session.frame(1.0, refuse(3, "expected 2")) == []
     assert session.publish(1.5, EVENT)[1] == []
     assert session.next_deadline() == 2.0
@@ -218,7 +218,7 @@ def test_a_refused_event_and_its_followers_are_sent_again_after_a_pause() -> Non
 
 
 def test_the_pause_doubles_with_every_refusal_until_something_is_confirmed() -> None:
-    session = publisher(SessionOptions(refused_again_s=1.0, resend_after_s=100.0))
+    session = publisher(SessionOptions(retry_refused_after_s=1.0, resend_after_s=100.0))
     session.publish(0.0, EVENT, EVENT)
     now = 0.0
     for pause in (1.0, 2.0, 4.0, 8.0, 8.0):
@@ -236,13 +236,13 @@ def test_a_final_refusal_closes_the_incarnation() -> None:
     session.publish(0.0, EVENT, EVENT, EVENT)
     never = "not allowed to publish this"
     told = session.frame(1.0, refuse(2, never, is_final=True))
-    assert told == [TellPublishRefused(7, 2, never, True)]
+    assert told == [EventsRefused(7, 2, never, True)]
     assert len(session.unconfirmed()) == 1
     with pytest.raises(LocalError, match="incarnation"):
         session.publish(1.0, EVENT)
     with pytest.raises(RemoteError):
         session.frame(1.0, confirm(2))
-    assert session.frame(1.0, confirm(1)) == [Confirm(7, 1)]
+    assert session.frame(1.0, confirm(1)) == [EventsConfirmed(7, 1)]
     session.open_incarnation(8)
     assert session.publish(1.0, EVENT)[0] == [EventId("p", 8, 1)]
 

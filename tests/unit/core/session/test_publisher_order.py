@@ -1,6 +1,6 @@
 """When a publisher may move, and what it states then."""
 
-from anabranch.core.session.effects import Confirm
+from anabranch.core.session.effects import EventsConfirmed
 from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Confirmed
@@ -95,7 +95,7 @@ def test_a_session_gives_its_events_up_and_ignores_late_confirmations() -> None:
     session = ClientSession("p", incarnation=7)
     session.connected(0.0)
     session.publish(0.0, Event({"a": 1}), Event({"a": 2}))
-    assert session.frame(0.1, Confirmed("p", 7, 1, 40))[0] == Confirm(7, 1, 40)
+    assert session.frame(0.1, Confirmed("p", 7, 1, 40))[0] == EventsConfirmed(7, 1, 40)
     assert session.has_unresolved_events()
     session.give_up_events()
     assert not session.has_unresolved_events()

@@ -2,10 +2,10 @@ import pytest
 
 from anabranch.core.session.effects import (
     ResumePoint,
-    TellCut,
-    TellEnded,
-    TellStands,
-    TellStart,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionEnded,
+    SubscriptionStarted,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
@@ -72,12 +72,12 @@ def test_a_start_that_was_told_only_to_the_lost_connection_is_told_with_the_next
     session = subscriber()
     asked = reconnect(session)
     effects = session.frame(11.0, Subscribed(asked.request, "s", 2, {"o": 0, "other": 4}))
-    assert effects == [TellStands("s", 2), TellStart("s", "other", 5)]
+    assert effects == [SubscriptionAccepted("s", 2), SubscriptionStarted("s", "other", 5)]
 
 
 def test_a_reliable_subscription_ends_with_its_connection() -> None:
     session = subscriber("reliable")
-    assert session.disconnected(5.0) == [TellCut("s", "the connection was lost")]
+    assert session.disconnected(5.0) == [SubscriptionCut("s", "the connection was lost")]
     assert frames(session.connected(6.0)) == [Connect(PROTOCOL_VERSION, "c")]
 
 
@@ -119,7 +119,7 @@ def test_a_subscription_roams_without_repetition_or_gap() -> None:
     old.ack(1.0, {"s": {"o": 2}})
     new = ClientSession("c")
     new.connected(2.0)
-    asked = the_subscribe(new.take_over(2.0, old.let_go("s")))
+    asked = the_subscribe(new.resume(2.0, old.release("s")))
     assert (asked.start, asked.number, asked.ticks) == ("resume", 2, {"o": 2})
     new.frame(3.0, Subscribed(asked.request, "s", 2, {"o": 2}))
     assert given(new.frame(3.0, deliver(3, 4))) == [4]
@@ -131,28 +131,28 @@ def test_an_answer_that_comes_after_the_subscription_left_is_ignored() -> None:
     session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, quality="durable")
-    session.let_go("s")
+    session.release("s")
     assert session.frame(1.0, Subscribed(1, "s", 1, {})) == []
 
 
 def test_only_durable_subscriptions_that_go_on_roam() -> None:
     with pytest.raises(LocalError, match="durable"):
-        subscriber("reliable").let_go("s")
+        subscriber("reliable").release("s")
     ending = subscriber()
     ending.unsubscribe(1.0, "s")
     with pytest.raises(LocalError, match="ending"):
-        ending.let_go("s")
+        ending.release("s")
 
 
 def test_a_new_process_gets_again_what_it_had_not_dealt_with() -> None:
     old = subscriber(manual=True)
     old.frame(1.0, deliver(2, 3))
     old.ack(1.0, {"s": {"o": 2}})
-    (kept,) = old.standings()
+    (kept,) = old.resume_points()
     new = ClientSession("c")
     new.connected(2.0)
     remembered = ResumePoint(name="s", filter=FILTER, number=kept.number, acked=kept.acked)
-    asked = the_subscribe(new.take_over(2.0, remembered))
+    asked = the_subscribe(new.resume(2.0, remembered))
     assert (asked.number, asked.ticks) == (2, {"o": 2})
     assert given(new.frame(3.0, deliver(3))) == [3]
 
@@ -165,9 +165,9 @@ def test_a_client_that_lost_everything_asks_with_number_zero_and_learns_where_it
     again = reconnect(session)
     assert again.number == 0
     effects = session.frame(11.0, Subscribed(again.request, "s", 6, {"o": 4}))
-    assert effects == [TellStands("s", 6), TellStart("s", "o", 5)]
+    assert effects == [SubscriptionAccepted("s", 6), SubscriptionStarted("s", "o", 5)]
     assert reconnect(session, 20.0).number == 7
-    assert session.standings()[0].acked == {"o": 4}
+    assert session.resume_points()[0].acked == {"o": 4}
 
 
 # -- ending
@@ -179,7 +179,7 @@ def test_an_unsubscribed_subscription_ends_where_the_broker_says() -> None:
     assert frames(session.unsubscribe(1.0, "s")) == [Unsubscribe(2, "s")]
     assert session.unsubscribe(1.0, "s") == []
     assert given(session.frame(2.0, deliver(3))) == [3]
-    assert session.frame(3.0, Unsubscribed(2, "s", {"o": 4})) == [TellEnded("s", {"o": 4})]
+    assert session.frame(3.0, Unsubscribed(2, "s", {"o": 4})) == [SubscriptionEnded("s", {"o": 4})]
     assert session.frame(3.0, deliver(5)) == []
 
 
@@ -189,7 +189,7 @@ def test_the_end_is_never_before_what_was_received() -> None:
     asked = reconnect(session)
     session.frame(11.0, Subscribed(asked.request, "s", 2, {"o": 0}))
     session.unsubscribe(12.0, "s")
-    assert session.frame(13.0, Unsubscribed(3, "s", {"o": 1})) == [TellEnded("s", {"o": 3})]
+    assert session.frame(13.0, Unsubscribed(3, "s", {"o": 1})) == [SubscriptionEnded("s", {"o": 3})]
 
 
 def test_a_subscription_that_does_not_stand_yet_is_ended_when_it_does() -> None:
@@ -204,7 +204,7 @@ def test_a_subscription_that_does_not_stand_yet_is_ended_when_it_does() -> None:
 def test_a_subscription_nobody_knows_of_ends_at_once() -> None:
     session = ClientSession("c")
     session.subscribe(0.0, "s", FILTER, quality="durable")
-    assert session.unsubscribe(0.0, "s") == [TellEnded("s", {})]
+    assert session.unsubscribe(0.0, "s") == [SubscriptionEnded("s", {})]
     assert frames(session.connected(1.0)) == [Connect(PROTOCOL_VERSION, "c")]
 
 
@@ -221,13 +221,13 @@ def test_other_subscriptions_that_are_ending_end_with_the_connection() -> None:
     session = subscriber("reliable")
     session.frame(1.0, deliver(2, through=3))
     session.unsubscribe(1.0, "s")
-    assert session.disconnected(2.0) == [TellEnded("s", {"o": 3})]
+    assert session.disconnected(2.0) == [SubscriptionEnded("s", {"o": 3})]
 
 
 def test_an_end_that_is_refused_is_an_end() -> None:
     session = subscriber()
     session.unsubscribe(1.0, "s")
-    assert session.frame(2.0, Refused(2, "unknown")) == [TellEnded("s", {"o": 0})]
+    assert session.frame(2.0, Refused(2, "unknown")) == [SubscriptionEnded("s", {"o": 0})]
 
 
 # -- being cut
@@ -235,7 +235,7 @@ def test_an_end_that_is_refused_is_an_end() -> None:
 
 def test_a_cut_subscription_is_told_and_gone() -> None:
     session = subscriber("reliable")
-    assert session.frame(1.0, Cut("s", "too slow")) == [TellCut("s", "too slow")]
+    assert session.frame(1.0, Cut("s", "too slow")) == [SubscriptionCut("s", "too slow")]
     assert session.frame(1.0, deliver(2)) == []
 
 
@@ -243,16 +243,16 @@ def test_a_cut_durable_subscription_hands_its_standing_back() -> None:
     session = subscriber()
     session.frame(1.0, deliver(2))
     (told,) = session.frame(2.0, Cut("s", "claimed elsewhere"))
-    assert isinstance(told, TellCut)
-    assert told.standing is not None
-    assert told.standing.received == {"o": 2}
+    assert isinstance(told, SubscriptionCut)
+    assert told.resume_point is not None
+    assert told.resume_point.received == {"o": 2}
     session.disconnected(3.0)
     assert frames(session.connected(3.0)) == [Connect(PROTOCOL_VERSION, "c")]
 
 
 def test_a_cut_session_is_told_and_keeps_everything() -> None:
     session = subscriber()
-    assert session.frame(1.0, Cut("", "shutting down")) == [TellCut("", "shutting down")]
+    assert session.frame(1.0, Cut("", "shutting down")) == [SubscriptionCut("", "shutting down")]
     assert reconnect(session).subscription == "s"
 
 
@@ -270,4 +270,4 @@ def test_an_end_whose_answer_was_lost_is_before_the_hole_that_the_broker_speaks_
     assert session.frame(0.3, Withheld("s", "e1", [Hole(10, 20, "released")])) == []
     assert session.frame(0.3, Deliver("e1", [Matches("s", 22, [Datum(22, 0, b"")])])) == []
     told = session.frame(0.4, Unsubscribed(4, "s", {"e1": 22}))
-    assert told == [TellEnded("s", {"e1": 9})]
+    assert told == [SubscriptionEnded("s", {"e1": 9})]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.session.effects import SendFrame, TellAnswer, TellRefused
+from anabranch.core.session.effects import LogQueryAnswered, SendFrame, SubscriptionRefused
 from anabranch.core.session.session import FETCH_REQUEST_FIRST, ClientSession
 from anabranch.model.client_frames import (
     NOT_KEPT,
@@ -29,8 +29,8 @@ def test_questions_are_asked_and_their_answers_told() -> None:
     question = Fetch(FETCH_REQUEST_FIRST + 1, 3, 7, "n > 1", 99)
     assert session.fetch(3, 7, "n > 1", 99) == (FETCH_REQUEST_FIRST + 1, [SendFrame(question)])
     answer = Fetched(FETCH_REQUEST_FIRST + 1, 3, 5, 1, b"row")
-    assert session.frame(0.0, answer) == [TellAnswer(answer)]
-    assert session.frame(0.0, DESCRIBED) == [TellAnswer(DESCRIBED)]
+    assert session.frame(0.0, answer) == [LogQueryAnswered(answer)]
+    assert session.frame(0.0, DESCRIBED) == [LogQueryAnswered(DESCRIBED)]
 
 
 def test_a_refusal_goes_to_whom_it_concerns() -> None:
@@ -38,8 +38,8 @@ def test_a_refusal_goes_to_whom_it_concerns() -> None:
     session.subscribe(0.0, "orders", "n > 1")
     request, _ = session.fetch(3, 7, "", 99)
     refused = Refused(request, "the log begins later", NOT_KEPT, 6)
-    assert session.frame(0.0, refused) == [TellAnswer(refused)]
-    assert session.frame(0.0, Refused(1, "no")) == [TellRefused("orders", "no")]
+    assert session.frame(0.0, refused) == [LogQueryAnswered(refused)]
+    assert session.frame(0.0, Refused(1, "no")) == [SubscriptionRefused("orders", "no")]
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 import pytest
 
 from anabranch.core.session.effects import (
+    BatchCommitted,
+    ChunkStaged,
     SessionEffects,
     SessionOptions,
-    TellCommitted,
-    TellRefused,
-    TellStaged,
-    TellStagingRefused,
+    StagingRefused,
+    SubscriptionRefused,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import (
@@ -41,11 +41,11 @@ def test_chunks_and_commits_go_out_at_once_and_are_told_when_answered() -> None:
     session = connected()
     chunk, effects = session.staging.stage("t", 0, [b"x"], True)
     assert frames(effects) == [Stage(chunk, "t", 0, [b"x"], True)]
-    assert session.frame(0.1, Staged(chunk)) == [TellStaged(chunk)]
+    assert session.frame(0.1, Staged(chunk)) == [ChunkStaged(chunk)]
     commit, effects = session.staging.commit("s", "q", 3, ["t"])
     assert frames(effects) == [Commit(commit, "s", "q", 3, ("t",))]
     assert session.frame(0.2, Committed(commit, "s", 3, 5, 6, False)) == [
-        TellCommitted(commit, "s", 3, 5, 6, False)
+        BatchCommitted(commit, "s", 3, 5, 6, False)
     ]
     assert session.staging.is_idle
 
@@ -73,13 +73,13 @@ def test_an_answer_is_told_once() -> None:
 
 
 def test_what_is_refused_for_now_is_sent_again_after_a_pause_that_doubles() -> None:
-    session = connected(SessionOptions(refused_again_s=1.0))
+    session = connected(SessionOptions(retry_refused_after_s=1.0))
     first, _ = session.staging.stage("t", 0, [b"x"], False)
     second, _ = session.staging.stage("t", 1, [b"y"], True)
     told = session.frame(0.0, Refused(first, "full", BUSY))
-    assert told == [TellStagingRefused(first, "full", False, BUSY)]
+    assert told == [StagingRefused(first, "full", False, BUSY)]
     told = session.frame(0.1, Refused(second, "chunk 0 is not here", UNKNOWN_TOKEN))
-    assert told == [TellStagingRefused(second, "chunk 0 is not here", False, UNKNOWN_TOKEN)]
+    assert told == [StagingRefused(second, "chunk 0 is not here", False, UNKNOWN_TOKEN)]
     assert session.next_deadline() == 1.0
     assert session.time_passed(0.9) == []
     assert indices(session.time_passed(1.0)) == [0]
@@ -93,7 +93,7 @@ def test_what_is_refused_for_now_is_sent_again_after_a_pause_that_doubles() -> N
 
 
 def test_a_full_broker_is_asked_with_one_chunk_of_each_token_until_there_is_room() -> None:
-    session = connected(SessionOptions(refused_again_s=1.0))
+    session = connected(SessionOptions(retry_refused_after_s=1.0))
     numbers = [session.staging.stage("t", n, [b"x"], n == 3)[0] for n in range(4)]
     other, _ = session.staging.stage("u", 0, [b"y"], True)
     commit, _ = session.staging.commit("s", "q", 0, ["v"])
@@ -111,7 +111,7 @@ def test_a_full_broker_is_asked_with_one_chunk_of_each_token_until_there_is_room
 def test_what_waits_for_a_chunk_goes_out_when_that_is_refused_for_good_or_given_up(
     is_answered: bool,
 ) -> None:
-    session = connected(SessionOptions(refused_again_s=1.0))
+    session = connected(SessionOptions(retry_refused_after_s=1.0))
     numbers = [session.staging.stage("t", n, [b"x"], n == 2)[0] for n in range(3)]
     for number in numbers:
         session.frame(0.0, Refused(number, "full", BUSY))
@@ -134,9 +134,9 @@ def test_a_chunk_whose_predecessors_were_dropped_is_in_vain() -> None:
     session.disconnected(1.0)
     session.connected(4_000.0)
     assert session.frame(4_000.0, Refused(second, "not here", UNKNOWN_TOKEN)) == [
-        TellStagingRefused(second, "not here", True, UNKNOWN_TOKEN)
+        StagingRefused(second, "not here", True, UNKNOWN_TOKEN)
     ]
-    assert session.frame(4_000.0, Staged(other)) == [TellStaged(other)]
+    assert session.frame(4_000.0, Staged(other)) == [ChunkStaged(other)]
     assert session.staging.is_idle
 
 
@@ -144,7 +144,7 @@ def test_any_other_refusal_is_final() -> None:
     session = connected()
     commit, _ = session.staging.commit("s", "q", 0, ["t"])
     assert session.frame(0.0, Refused(commit, "not staged", UNKNOWN_TOKEN)) == [
-        TellStagingRefused(commit, "not staged", True, UNKNOWN_TOKEN)
+        StagingRefused(commit, "not staged", True, UNKNOWN_TOKEN)
     ]
     assert session.staging.is_idle
 
@@ -154,10 +154,10 @@ def test_an_answer_finds_the_part_that_it_is_for() -> None:
     session.subscribe(0.0, "orders", "a > 1")
     commit, _ = session.staging.commit("s", "q", 0, [])
     (told,) = session.frame(0.0, Refused(1, "no such thing"))
-    assert isinstance(told, TellRefused)
+    assert isinstance(told, SubscriptionRefused)
     assert not session.staging.is_idle
     (told,) = session.frame(0.0, Refused(commit, "no such thing"))
-    assert isinstance(told, TellStagingRefused)
+    assert isinstance(told, StagingRefused)
 
 
 def test_the_client_stays_with_its_broker_as_long_as_somebody_waits() -> None:
@@ -171,7 +171,7 @@ def test_the_client_stays_with_its_broker_as_long_as_somebody_waits() -> None:
 
 
 def test_what_is_discarded_is_not_staged_any_more() -> None:
-    session = connected(SessionOptions(refused_again_s=1.0))
+    session = connected(SessionOptions(retry_refused_after_s=1.0))
     chunk, _ = session.staging.stage("t", 0, [b"x"], True)
     other, _ = session.staging.stage("u", 0, [b"x"], True)
     session.frame(0.0, Refused(chunk, "full", BUSY))

@@ -1,13 +1,13 @@
 import pytest
 
 from anabranch.core.session.effects import (
-    DeliverToApplication,
+    EventDelivered,
     SessionOptions,
-    TellCut,
-    TellRefused,
-    TellStands,
-    TellStart,
-    TellWithheld,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionRefused,
+    SubscriptionStarted,
+    TicksWithheld,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.core.session.subscribe import ACKED_MAX
@@ -75,9 +75,9 @@ def test_a_subscription_stands_and_starts() -> None:
     session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
-    assert session.frame(0.0, Subscribed(1, "s", 0, {})) == [TellStands("s", 0)]
+    assert session.frame(0.0, Subscribed(1, "s", 0, {})) == [SubscriptionAccepted("s", 0)]
     assert session.frame(0.0, Subscribed(1, "s", 0, {})) == []
-    assert session.frame(0.0, StartsAt("s", "o", 5)) == [TellStart("s", "o", 5)]
+    assert session.frame(0.0, StartsAt("s", "o", 5)) == [SubscriptionStarted("s", "o", 5)]
     assert session.frame(0.0, StartsAt("s", "o", 5)) == []
 
 
@@ -101,14 +101,14 @@ def test_a_reliable_subscription_resumes_after_ticks_and_a_best_effort_one_does_
     asked = the_subscribe(session.subscribe(0.0, "s", FILTER, start="resume", start_ticks={"o": 4}))
     assert (asked.quality, asked.start, asked.ticks) == ("reliable", "resume", {"o": 4})
     told = session.frame(0.0, Subscribed(1, "s", 0, {"o": 4}))
-    assert told == [TellStands("s", 0), TellStart("s", "o", 5)]
+    assert told == [SubscriptionAccepted("s", 0), SubscriptionStarted("s", "o", 5)]
 
 
 def test_a_reliable_subscription_whose_return_is_refused_has_no_standing() -> None:
     session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER, start="resume", start_ticks={"o": 4})
-    assert session.frame(0.0, Refused(1, "no")) == [TellRefused("s", "no")]
+    assert session.frame(0.0, Refused(1, "no")) == [SubscriptionRefused("s", "no")]
 
 
 def test_codes_are_for_the_application_to_see() -> None:
@@ -116,9 +116,11 @@ def test_codes_are_for_the_application_to_see() -> None:
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
     (refused,) = session.frame(0.0, Refused(1, "nobody has it", UNKNOWN))
-    assert isinstance(refused, TellRefused)
+    assert isinstance(refused, SubscriptionRefused)
     assert refused.code == UNKNOWN
-    assert session.frame(0.0, Cut("", "anew", REPLACED)) == [TellCut("", "anew", None, REPLACED)]
+    assert session.frame(0.0, Cut("", "anew", REPLACED)) == [
+        SubscriptionCut("", "anew", None, REPLACED)
+    ]
 
 
 def test_the_broker_saying_that_it_is_there_is_no_news() -> None:
@@ -155,7 +157,7 @@ def test_one_frame_brings_events_for_several_subscriptions_each_its_own() -> Non
     data = [Datum(tick, 0, b"") for tick in (1, 2, 3)]
     matches = [Matches("s0", 3, data[:2]), Matches("gone", 3, data), Matches("s1", 3, data[2:])]
     effects = session.frame(1.0, Deliver("o", matches))
-    found = [(e.subscription, e.tick) for e in effects if isinstance(e, DeliverToApplication)]
+    found = [(e.subscription, e.tick) for e in effects if isinstance(e, EventDelivered)]
     assert found == [("s0", 1), ("s0", 2), ("s1", 3)]
     assert session.progress("s0") == session.progress("s1") == {"o": 3, "p": 0}
 
@@ -208,7 +210,7 @@ def test_a_refused_subscription_is_told_and_gone() -> None:
     session = ClientSession("c")
     session.connected(0.0)
     session.subscribe(0.0, "s", FILTER)
-    assert session.frame(0.0, Refused(1, "too many")) == [TellRefused("s", "too many")]
+    assert session.frame(0.0, Refused(1, "too many")) == [SubscriptionRefused("s", "too many")]
     session.subscribe(0.0, "s", FILTER)
 
 
@@ -217,10 +219,10 @@ def test_a_refused_return_hands_the_standing_back() -> None:
     session.frame(1.0, deliver(3))
     request = reconnect(session).request
     (told,) = session.frame(11.0, Refused(request, "not now"))
-    assert isinstance(told, TellRefused)
-    assert told.standing is not None
-    assert told.standing.acked == {"o": 3}
-    again = the_subscribe(session.take_over(12.0, told.standing))
+    assert isinstance(told, SubscriptionRefused)
+    assert told.resume_point is not None
+    assert told.resume_point.acked == {"o": 3}
+    again = the_subscribe(session.resume(12.0, told.resume_point))
     assert (again.start, again.number, again.ticks) == ("resume", 3, {"o": 3})
 
 
@@ -230,8 +232,8 @@ def test_a_refused_return_hands_the_standing_back() -> None:
 def test_matches_are_handed_over_in_order() -> None:
     effects = subscriber().frame(1.0, deliver(2, 3, through=5))
     assert effects == [
-        DeliverToApplication("s", "o", 2, 20, b"2"),
-        DeliverToApplication("s", "o", 3, 30, b"3"),
+        EventDelivered("s", "o", 2, 20, b"2"),
+        EventDelivered("s", "o", 3, 30, b"3"),
     ]
 
 
@@ -277,8 +279,8 @@ def test_withheld_ticks_are_told_once_and_only_where_nothing_was_given() -> None
     session.frame(1.0, deliver(3))
     holes = Withheld("s", "o", [Hole(2, 5, "retention"), Hole(7, 8, "transient")])
     assert session.frame(1.0, holes) == [
-        TellWithheld("s", "o", 4, 5, "retention"),
-        TellWithheld("s", "o", 7, 8, "transient"),
+        TicksWithheld("s", "o", 4, 5, "retention"),
+        TicksWithheld("s", "o", 7, 8, "transient"),
     ]
     assert session.frame(1.0, holes) == []
     assert given(session.frame(1.0, deliver(8, 9))) == [9]
@@ -288,7 +290,7 @@ def test_a_start_beyond_a_gap_breaks_the_protocol_but_for_best_effort() -> None:
     with pytest.raises(RemoteError, match="between"):
         subscriber("durable").frame(1.0, StartsAt("s", "o", 5))
     easy = subscriber("best-effort")
-    assert easy.frame(1.0, StartsAt("s", "o", 5)) == [TellStart("s", "o", 5)]
+    assert easy.frame(1.0, StartsAt("s", "o", 5)) == [SubscriptionStarted("s", "o", 5)]
     assert given(easy.frame(1.0, deliver(5))) == [5]
 
 

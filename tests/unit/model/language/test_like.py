@@ -10,6 +10,7 @@ from anabranch.model.language.like import (
     escape_literal,
     matcher_of,
     pattern_of,
+    search_weight,
 )
 
 
@@ -103,3 +104,24 @@ def test_long_stretch_with_holes_is_refused() -> None:
     pattern_of("a" * 10 * HOLED_LENGTH_MAX)
     with pytest.raises(FilterLimitError, match="at most 256 characters"):
         pattern_of("_" * (HOLED_LENGTH_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "weight"),
+    [
+        ("abc", 0),
+        ("abc%", 0),
+        ("%abc", 0),
+        ("a%b", 0),
+        ("a_c", 0),
+        ("_" * 200 + "%", 0),
+        ("%abc%", 1),
+        ("%a%b%c%", 1),
+        ("%a_c%", 1),
+        ("%abc_%", 2),
+        ("%" + "a_" * 100 + "%", 51),
+        ("%" + "a" * 200 + "%", 1),
+    ],
+)
+def test_patterns_weigh_what_their_searches_cost(pattern: str, weight: int) -> None:
+    assert search_weight(pattern_of(pattern)) == weight

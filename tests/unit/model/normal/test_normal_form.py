@@ -247,3 +247,19 @@ def test_deep_not_is_refused() -> None:
         tree = Not(tree)
     with pytest.raises(FilterLimitError, match="filter_depth_max"):
         normalise(tree)
+
+
+def test_searches_that_are_too_expensive_together_are_refused() -> None:
+    plain = [f"t LIKE '%w{n}%'" for n in range(512)]
+    assert len(normal_form(" AND ".join(plain))) == 1
+    with pytest.raises(FilterLimitError, match=r"weight of 513; at most 512 .*search_weight_max"):
+        normal_form(" AND ".join([*plain, "t LIKE '%more%'"]))
+    with pytest.raises(FilterLimitError, match="search_weight_max"):
+        normal_form("(" + " OR ".join([*plain, "t LIKE '%more%'"]) + ") OR TRUE")
+    holed = [f"t LIKE '%{'a_' * 100}{n}%'" for n in range(11)]
+    with pytest.raises(FilterLimitError, match="search_weight_max"):
+        normal_form(" OR ".join(holed))
+
+
+def test_comparisons_of_the_ends_of_texts_weigh_nothing() -> None:
+    normal_form(" OR ".join(f"t LIKE '%w{n}'" for n in range(600)))

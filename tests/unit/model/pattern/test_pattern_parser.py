@@ -171,6 +171,11 @@ def test_mistake_is_told_with_its_place(text: str, place: str, words: str) -> No
         ),
         ("{x = 1} WITHIN 5 s", Limits(pattern_bytes_max=10), "pattern_bytes_max"),
         ("{x = 1 AND y = 2} WITHIN 5 s", Limits(filter_nodes_max=2), "filter_nodes_max"),
+        (
+            "{t LIKE '%a%'} THEN {t LIKE '%b%'} WITHIN 5 s",
+            Limits(search_weight_max=1),
+            "weight of 2.* at most 1 .search_weight_max",
+        ),
     ],
 )
 def test_pattern_beyond_a_limit_is_refused(text: str, limits: Limits, words: str) -> None:

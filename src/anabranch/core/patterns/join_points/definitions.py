@@ -158,7 +158,7 @@ class PatternDrops:
         self._state.out.append(SendClient(waiting.session, answer))
 
     def client_left(self, session: int) -> None:
-        """Forget the requests of a closed session."""
+        """DeleteThrough the requests of a closed session."""
         self._waiting = {n: each for n, each in self._waiting.items() if each.session != session}
 
     # -- join points ------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class PatternDrops:
             self._expiry.wants(record.id, now + record.lasts_s)
 
     def forgotten(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
+        """DeleteThrough a pattern that is no longer here."""
         self._expiry.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
@@ -356,7 +356,7 @@ class PatternSearch:
         self._searches.pop(number).then(now, result)
 
     def client_left(self, session: int) -> None:
-        """Forget the searches of a closed session."""
+        """DeleteThrough the searches of a closed session."""
         searches = self._searches.items()
         self._searches = {number: each for number, each in searches if each.session != session}
 
@@ -614,7 +614,7 @@ class PatternDefinitions:
                     self._answer(session, Defined(request))
 
     def client_left(self, session: int) -> None:
-        """Forget the requests of a closed session."""
+        """DeleteThrough the requests of a closed session."""
         for pattern_id, waiting in list(self._waiting.items()):
             rest = [each for each in waiting if each[0] != session]
             if rest:

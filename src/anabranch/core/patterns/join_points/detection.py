@@ -28,7 +28,7 @@ from anabranch.core.patterns.event_store import ByteBudget
 from anabranch.core.patterns.join_points.records import BrokerQueries
 from anabranch.core.patterns.plan import StepAllowance
 from anabranch.core.patterns.scheme import PatternScheme
-from anabranch.core.session.effects import DeliverToApplication
+from anabranch.core.session.effects import EventDelivered
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import Limits
@@ -175,7 +175,7 @@ class PatternDetection:
         self.starts[stream] = Start(tick, max(self._detector.horizon_ns, self._since_ns))
         return True
 
-    def take(self, delivered: DeliverToApplication) -> list[Match]:
+    def take(self, delivered: EventDelivered) -> list[Match]:
         """Process an event that may be redelivered; returns new matches."""
         envelope = decode_envelope(delivered.body, self._limits)
         attributes = envelope.attributes()
@@ -200,9 +200,7 @@ class PatternDetection:
         self._account(findings)
         return [match for match in findings.matches if match.last.time_ns >= self._since_ns]
 
-    def _take_report(
-        self, delivered: DeliverToApplication, attributes: Mapping[str, object]
-    ) -> None:
+    def _take_report(self, delivered: EventDelivered, attributes: Mapping[str, object]) -> None:
         digest, final_ns = attributes.get(MATCH), attributes.get(FINAL)
         if isinstance(digest, str) and isinstance(final_ns, int):
             self.reports[digest] = final_ns

@@ -58,17 +58,17 @@ from anabranch.core.patterns.join_points.records import (
 )
 from anabranch.core.patterns.plan import StepAllowance
 from anabranch.core.session.effects import (
-    Confirm,
-    DeliverToApplication,
+    EventDelivered,
+    EventsConfirmed,
+    EventsRefused,
     ResumePoint,
     SendFrame,
     SessionEffects,
-    TellCut,
-    TellPublishRefused,
-    TellRefused,
-    TellStands,
-    TellStart,
-    TellWithheld,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionRefused,
+    SubscriptionStarted,
+    TicksWithheld,
 )
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
@@ -203,7 +203,7 @@ class JoinPoint:
         self._detection = PatternDetection(record, scheme, limits, pace.allowance, room)
         self._clock = DetectionClock(self._name, outlook, self._detection, options)
         #: Events that wait for their turn.
-        self._queue: deque[DeliverToApplication] = deque()
+        self._queue: deque[EventDelivered] = deque()
         self._queue_bytes = 0
         #: When to continue work that did not fit into a step.
         self._work_at: float | None = None
@@ -269,7 +269,7 @@ class JoinPoint:
 
     def standing(self) -> Mapping[str, int]:
         """Stream → the tick after which the next activation resumes."""
-        standings = self._client.standings()
+        standings = self._client.resume_points()
         return next((each.acked for each in standings if each.name == self._name), {})
 
     # -- activation -------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class JoinPoint:
         self._interest_deadline = now + TOLD_WITHIN_S
         self._save_at = now + self._options.pattern_save_s
         self._out.append(JoinPointConnected(self.session))
-        self._perform(self._client.take_over(now, standing))
+        self._perform(self._client.resume(now, standing))
         self._perform(self._client.advertise([subscription_to(record.id)]))
         self._perform(self._client.connected(now))
         return self.take_out()
@@ -402,27 +402,27 @@ class JoinPoint:
             match effect:
                 case SendFrame():
                     self._out.append(JoinPointFrame(self.session, effect.frame))
-                case DeliverToApplication():
+                case EventDelivered():
                     self._queue.append(effect)
                     self._queue_bytes += len(effect.body)
-                case Confirm():
+                case EventsConfirmed():
                     while self._unconfirmed and self._unconfirmed[0][0] <= effect.sequence:
                         self._unconfirmed.popleft()
-                case TellStands():
+                case SubscriptionAccepted():
                     self._is_subscribed = True
-                case TellStart():
+                case SubscriptionStarted():
                     self._is_changed |= self._detection.start(effect.stream, effect.tick)
-                case TellWithheld():
+                case TicksWithheld():
                     self._withheld(effect)
-                case TellCut() | TellRefused():
+                case SubscriptionCut() | SubscriptionRefused():
                     self.failure = effect.reason or "the subscription was closed"
-                case TellPublishRefused(final=True):
+                case EventsRefused(final=True):
                     # They are not in the log; publish them again after a restart.
                     while self._unconfirmed and self._unconfirmed[-1][0] >= effect.sequence:
                         self._unpublished.appendleft(self._unconfirmed.pop()[1])
                     self.failure = effect.reason
 
-    def _withheld(self, withheld: TellWithheld) -> None:
+    def _withheld(self, withheld: TicksWithheld) -> None:
         if withheld.reason != "transient":
             self.counters.withheld += 1
             what = f"withheld ({withheld.reason}); it may miss matches"

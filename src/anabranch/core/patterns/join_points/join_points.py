@@ -158,7 +158,7 @@ class JoinPoints:
         return self._state.take_out()
 
     def client_left(self, session: int) -> None:
-        """Forget requests of a closed session."""
+        """DeleteThrough requests of a closed session."""
         self._drops.client_left(session)
         self._search.client_left(session)
         self._definitions.client_left(session)

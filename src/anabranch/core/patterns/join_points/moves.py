@@ -57,7 +57,7 @@ class JoinPointMoves:
             self._retry_at[record.id] = now
 
     def forgotten(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
+        """DeleteThrough a pattern that is no longer here."""
         self._retry_at.pop(pattern_id, None)
 
     # -- giving -----------------------------------------------------------------------------------

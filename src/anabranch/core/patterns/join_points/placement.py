@@ -285,7 +285,7 @@ class PlacementReview:
         self._load_shifts.pop(record.id, None)
 
     def forgotten(self, pattern_id: str) -> None:
-        """Forget a pattern that is no longer here."""
+        """DeleteThrough a pattern that is no longer here."""
         self._tallies.forgotten(pattern_id)
         self._turns.remove(pattern_id)
         for each in (self._load_of, self._targets, self.costs):

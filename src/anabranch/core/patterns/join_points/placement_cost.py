@@ -9,8 +9,8 @@ the pattern is there. So traffic and delay are one number, and the additional de
 is part of it. Rules:
 
 1. A *delay* counts `LINK_S` for every link, plus the times of the brokers that handle the event
-   because of the pattern, as far as known (`core.routing.mesh.link_costs`): those between its ends,
-   and the one that receives a match.
+   because of the pattern, as far as known (`core.routing.mesh.placement_facts`): those between its
+   ends, and the one that receives a match.
 2. The broker is a queue with one server and random arrivals and service times (M/M/1): at a
    utilization ρ it holds ρ / (1 − ρ) events. The additional load is the difference that the pattern
    makes: relative to the present load where it would arrive, relative to the load without it where

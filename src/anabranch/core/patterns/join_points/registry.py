@@ -133,7 +133,7 @@ class JoinPointState:
             self._forget_oldest()
 
     def forget_gone(self, now: float) -> None:
-        """Forget entries that have expired."""
+        """DeleteThrough entries that have expired."""
         while self.gone and next(iter(self.gone.values())).until <= now:
             self._forget_oldest()
 
@@ -169,7 +169,7 @@ class JoinPointState:
         if len(self) >= self.limits.patterns_max:
             text = f"this broker has {len(self)} patterns, its limit (patterns_max)"
             return f"{text}; drop some, or define it at another broker"
-        return "" if pattern is None else self._memory.objection(record.client, pattern.cost)
+        return "" if pattern is None else self._memory.refusal(record.client, pattern.cost)
 
     def read(self, record: PointRecord) -> ReadPattern | str:
         """Parse a pattern; returns the reason if it cannot be detected here."""

@@ -130,7 +130,7 @@ class AdvertisementComparison:
                 lists.all_values.setdefault(bit, []).append(advertised)
                 lists.by_value.setdefault(single[1], {}).setdefault(bit, []).append(advertised)
 
-    def met(
+    def trees_met(
         self, conjunction: Conjunction, budget: ComparisonBudget, since: int = 0, known: int = 0
     ) -> int:
         """The trees that a conjunction meets. It is known to meet some, and was compared with all
@@ -171,13 +171,13 @@ class AdvertisementComparison:
 _EVERYTHING = Advertised(0, "TRUE", 0)
 
 
-class _Entry:
+class AdvertisementEntry:
     """One advertisement, parsed."""
 
-    __slots__ = ("conjunctions", "is_everything", "said")
+    __slots__ = ("advertised", "conjunctions", "is_everything")
 
     def __init__(self, advertised: Advertised, filter: Filter) -> None:
-        self.said = advertised
+        self.advertised = advertised
         self.conjunctions = filter.conjunctions
         self.is_everything = any(not c.constraints and not c.residue for c in self.conjunctions)
 
@@ -192,13 +192,13 @@ class AdvertisementTable:
     __slots__ = ("_comparison", "edition", "entries", "statistics", "trees")
 
     def __init__(
-        self, edition: Version, entries: dict[int, _Entry], statistics: bytes = b""
+        self, edition: Version, entries: dict[int, AdvertisementEntry], statistics: bytes = b""
     ) -> None:
         self.edition = edition
         self.entries = entries
         self.statistics = statistics
         #: The trees in use.
-        self.trees = frozenset(entry.said.tree for entry in entries.values())
+        self.trees = frozenset(entry.advertised.tree for entry in entries.values())
         self._comparison: AdvertisementComparison | None = None
 
     @property
@@ -206,7 +206,7 @@ class AdvertisementTable:
         """Comparison with conjunctions, created on first use."""
         if self._comparison is None:
             self._comparison = AdvertisementComparison(
-                AdvertisedConjunction(entry.said.number, entry.said.tree, conjunction)
+                AdvertisedConjunction(entry.advertised.number, entry.advertised.tree, conjunction)
                 for entry in self.entries.values()
                 for conjunction in entry.conjunctions
             )
@@ -219,11 +219,11 @@ class Advertisements:
     def __init__(self, shared: MeshState, life: int) -> None:
         self._shared = shared
         self.tables: dict[str, AdvertisementTable] = {}
-        #: Origins whose table changed since the caller last cleared this.
-        self.changed: dict[str, None] = {}
+        #: Origins whose table changed.
+        self._changed: dict[str, None] = {}
         #: Advertisements of this origin by text, whether or not they are announced singly; their
         #: size in bytes and conjunctions, and the number in each tree.
-        self._own: dict[str, _Entry] = {}
+        self._own: dict[str, AdvertisementEntry] = {}
         self._own_bytes = 0
         self._own_conjunctions = 0
         self._in_tree = [0] * (shared.options.trees_max + 1)
@@ -235,6 +235,11 @@ class Advertisements:
             entries = {0: self._entry("", _EVERYTHING)} if is_open else {}
             self.tables[shared.name] = AdvertisementTable(Version(life, 1), entries)
 
+    def take_changed(self) -> dict[str, None]:
+        """Origins whose table changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
+
     # -- this origin ------------------------------------------------------------------------------
 
     @property
@@ -242,7 +247,7 @@ class Advertisements:
         """The edition of this origin's table."""
         return self.tables[self._shared.name].edition
 
-    def know(self, statistics: bytes) -> None:
+    def set_statistics(self, statistics: bytes) -> None:
         """Set the statistics of this stream, before anything is announced (rule 5)."""
         if self._shared.name in self.tables:
             self.tables[self._shared.name].statistics = statistics
@@ -255,7 +260,7 @@ class Advertisements:
             if entry is not None:
                 self._own_bytes -= _size_of(text)
                 self._own_conjunctions -= len(entry.conjunctions)
-                self._in_tree[entry.said.tree] -= 1
+                self._in_tree[entry.advertised.tree] -= 1
         for text in added:
             if text not in self._own:
                 advertised = Advertised(self._next_number, text, self._free_tree(text))
@@ -284,7 +289,7 @@ class Advertisements:
         edition = Version(table.edition.life, table.edition.counter + 1)
         change = Advertise(name, edition, plus, minus)
         self._apply(name, change)
-        self._shared.tell_all(change)
+        self._shared.send_all(change)
         return True
 
     def _announced_own(self) -> dict[int, Advertised]:
@@ -300,10 +305,10 @@ class Advertisements:
         if (too_many or too_long) != self._is_coarse:
             self._is_coarse = not self._is_coarse
             shared.counters.advertisements_coarse += self._is_coarse
-            shared.out.append(self._coarse_note())
+            shared.emit(self._coarse_note())
         if self._is_coarse:
             return {0: _EVERYTHING}
-        return {entry.said.number: entry.said for entry in self._own.values()}
+        return {entry.advertised.number: entry.advertised for entry in self._own.values()}
 
     def _coarse_note(self) -> Note:
         count = (
@@ -328,13 +333,13 @@ class Advertisements:
         known = {origin: table.edition for origin, table in self.tables.items()}
         self._shared.send(peer, Editions(known))
 
-    def compared(self, peer: str, frame: Editions) -> None:
+    def receive_editions(self, peer: str, frame: Editions) -> None:
         """Send a neighbour the tables that are later here than its own."""
         for origin, table in self.tables.items():
             if frame.is_question and origin not in frame.known:
                 continue
             if table.edition > frame.known.get(origin, NOTHING):
-                advertised = [entry.said for entry in table.entries.values()]
+                advertised = [entry.advertised for entry in table.entries.values()]
                 whole = Advertise(
                     origin,
                     table.edition,
@@ -361,7 +366,7 @@ class Advertisements:
             self._shared.send(peer, Editions({origin: known}, is_question=True))
             return
         self._apply(peer, frame)
-        self._shared.tell_all(frame, but=peer)
+        self._shared.send_all(frame, but=peer)
 
     def _apply(self, peer: str, frame: Advertise) -> None:
         before = self.tables.get(frame.origin)
@@ -372,15 +377,16 @@ class Advertisements:
             entries[advertised.number] = self._entry(peer, advertised)
         statistics = frame.statistics if frame.is_whole or before is None else before.statistics
         self.tables[frame.origin] = AdvertisementTable(frame.edition, entries, statistics)
-        self.changed[frame.origin] = None
+        self._changed[frame.origin] = None
 
-    def _entry(self, peer: str, advertised: Advertised) -> _Entry:
+    def _entry(self, peer: str, advertised: Advertised) -> AdvertisementEntry:
         if advertised.tree > self._shared.options.trees_max:
             raise RemoteError(f"{peer!r} advertises tree {advertised.tree}, beyond trees_max")
         try:
-            return _Entry(advertised, Filter.parse(advertised.text, self._shared.limits))
+            filter = Filter.parse(advertised.text, self._shared.limits)
         except FilterError as error:
             raise RemoteError(f"{peer!r} advertises an invalid filter: {error.message}") from error
+        return AdvertisementEntry(advertised, filter)
 
 
 def _size_of(text: str) -> int:

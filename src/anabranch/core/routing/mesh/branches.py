@@ -48,7 +48,7 @@ class BranchTable:
         #: Tree → edge → neighbour that leads to it (or this broker) → its distance from there.
         self._known: dict[TreeId, dict[str, dict[str, int]]] = {}
         #: Edge → neighbour → the least distance from there over all trees; cached.
-        self._ways: dict[str, dict[str, int]] = {}
+        self._next_hops: dict[str, dict[str, int]] = {}
         #: Tree → its parent and the wave, and the edges announced to that parent.
         self._announced: dict[TreeId, tuple[str, int, dict[str, int]]] = {}
         self._touched: dict[TreeId, None] = {}
@@ -59,20 +59,20 @@ class BranchTable:
 
     # -- queries ----------------------------------------------------------------------------------
 
-    def on_tree(self, tree: TreeId, edge: str) -> Hops:
+    def hops_on_tree(self, tree: TreeId, edge: str) -> Hops:
         """The neighbours that lead to an edge on a tree, with the distance from there."""
         edges = self._known.get(tree)
         return _NOBODY if edges is None else edges.get(edge, _NOBODY)
 
     def of_tree(self, tree: TreeId) -> Mapping[str, Hops]:
-        """`on_tree` for all edges of a tree."""
+        """`hops_on_tree` for all edges of a tree."""
         return self._known.get(tree, _NO_EDGES)
 
-    def ways(self, edge: str) -> Hops:
+    def next_hops(self, edge: str) -> Hops:
         """The neighbours that lead to an edge on any tree, with the distance from there."""
-        known = self._ways.get(edge)
+        known = self._next_hops.get(edge)
         if known is None:
-            known = self._ways[edge] = {}
+            known = self._next_hops[edge] = {}
             for edges in self._known.values():
                 for hop, distance in edges.get(edge, _NOBODY).items():
                     known[hop] = min(distance, known.get(hop, distance))
@@ -90,7 +90,7 @@ class BranchTable:
         """Tree → its known edges; for checks."""
         return {tree: list(edges) for tree, edges in self._known.items()}
 
-    def moving(self) -> set[TreeId]:
+    def trees_with_former_parent(self) -> set[TreeId]:
         """Trees with a former parent that still needs a withdrawal."""
         return set(self._former)
 
@@ -146,26 +146,24 @@ class BranchTable:
             del edges[edge]
         if not edges:
             del self._known[tree]
-        self._ways.pop(edge, None)
+        self._next_hops.pop(edge, None)
         self._touched[tree] = None
 
     # -- announcing -------------------------------------------------------------------------------
 
-    def tell(self, now: float) -> None:
+    def announce(self, now: float) -> None:
         """Announce changes to parents."""
-        if self._trees.changed:
-            self._touched |= self._trees.changed
-            self._trees.changed.clear()
+        self._touched |= self._trees.take_changed()
         for tree in self._touched:
-            if self._trees.is_over(tree):
+            if self._trees.has_ended(tree):
                 self._forget(now, tree)
             else:
                 # This edge may join before the first wave arrives; there is no parent then.
-                self._announce(now, tree)
+                self._announce_tree(now, tree)
                 self._withdraw_farther(tree)
         self._touched.clear()
 
-    def _announce(self, now: float, tree: TreeId) -> None:
+    def _announce_tree(self, now: float, tree: TreeId) -> None:
         parent = self._trees.parent(tree)
         before = self._announced.get(tree)
         if parent is None:
@@ -233,7 +231,7 @@ class BranchTable:
     def _forget(self, now: float, tree: TreeId) -> None:
         """Drop a tree."""
         for edge in self._known.pop(tree, {}):
-            self._ways.pop(edge, None)
+            self._next_hops.pop(edge, None)
         announced = self._announced.pop(tree, None)
         if tree.life >= self._trees.lives.get(tree.origin, 0):
             # The parent may have restarted the tree before it received the last announcement.

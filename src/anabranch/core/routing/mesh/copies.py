@@ -12,7 +12,7 @@ with its group. Rules:
 2. With `fixed` paths a copy stays on the first tree of its origin, and no broker gets a tick twice.
    With `dynamic` paths its targets may take other trees and links that are less busy.
 3. A target without a nearer neighbour is dropped and counted. Its edge requests the missing ticks.
-   A broker that does not even have the tree is new, and uses the chart.
+   A broker that does not even have the tree is new, and uses the distances of the network file.
 4. A tick that an edge does not want is silence for it. Silence is not sent at once: the next copy
    to that edge covers all ticks since the last one, and after `silence_after_s` a copy without data
    does. The first ticks of a new version are sent without delay.
@@ -25,7 +25,7 @@ Prior art: publication routing, spec PADRES sections 2 and 3. Algorithm 1 as pri
 targets nor distances; it delivers twice and loops (see docs/explanation/simulation.md).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -33,13 +33,94 @@ from msgspec.structs import replace
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival, Emission
 from anabranch.core.routing.mesh.branches import BranchTable, Hops
-from anabranch.core.routing.mesh.link_costs import LinkCosts
 from anabranch.core.routing.mesh.origin_interest import OriginInterest
 from anabranch.core.routing.mesh.shared import DISTANCE_MAX, MeshState
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.frame_parts import Datum, Hole
 from anabranch.model.mesh_frames import Copies, Target, TreeId
 from anabranch.model.version import Version
+
+#: Weight of a new measurement.
+_SMOOTHING = 0.5
+
+#: Upper bound, so that a link that was blocked recovers quickly.
+UTILISATION_MAX = 16.0
+
+#: Offered, sent and queued bytes → cost.
+Cost = Callable[[int, int, int], float]
+
+
+def utilisation(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
+    """Offered bytes over sent bytes; 1 if the queue was empty before or is empty now."""
+    queued_before = queued_bytes + sent_bytes - offered_bytes
+    if queued_before <= 0 or queued_bytes <= 0:
+        return 1.0
+    if not sent_bytes:
+        return UTILISATION_MAX
+    return min((offered_bytes + queued_before) / sent_bytes, UTILISATION_MAX)
+
+
+def waiting_bytes(offered_bytes: int, sent_bytes: int, queued_bytes: int) -> float:
+    del offered_bytes, sent_bytes
+    return float(queued_bytes)
+
+
+#: By name; each with the step to which costs are rounded, so that noise has no effect.
+COSTS: dict[str, tuple[Cost, float]] = {
+    "utilisation": (utilisation, 0.125),
+    "waiting": (waiting_bytes, 4_096.0),
+}
+
+
+class LinkCosts:
+    """Link costs: how busy each link is.
+
+    The driver periodically reports how many bytes were offered to a link, how many were sent, and
+    how many are queued. Cost functions:
+
+    - `utilisation`: offered bytes over sent bytes, smoothed. It is 1 while the link keeps up, and
+      grows up to 16 while it does not. The bytes queued before count as offered: a link that works
+      off a long queue does not keep up yet. A link whose queue was empty at either end of the
+      period keeps up: bytes offered a moment ago are not late.
+    - `waiting`: the queued bytes.
+
+    A full link costs more than every other. All of this is measured at this end of the link and
+    does not depend on reports of neighbours.
+
+    State: one number per link; safe to lose.
+
+    Prior art: the link status table, spec PADRES section 3.
+    """
+
+    def __init__(self, shared: MeshState) -> None:
+        self._shared = shared
+        self._cost, self._step = COSTS[shared.options.cost]
+        self._idle = self._cost(0, 0, 0)
+        self._costs: dict[str, float] = {}
+
+    def record(self, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int) -> None:
+        """Record the driver's measurements of a link since its last report."""
+        fresh = self._cost(offered_bytes, sent_bytes, queued_bytes)
+        before = self._costs.get(peer, fresh)
+        self._costs[peer] = before + _SMOOTHING * (fresh - before)
+
+    def link_down(self, peer: str) -> None:
+        self._costs.pop(peer, None)
+
+    def measured(self, peer: str) -> float:
+        """The smoothed cost, unrounded, for display."""
+        return self._costs.get(peer, self._idle)
+
+    def is_busy(self, peer: str) -> bool:
+        """Whether a link costs more than one that keeps up."""
+        return self.cost(peer) > self._idle // self._step
+
+    def cost(self, peer: str) -> float:
+        """The cost of a link in steps; infinite if it is down or full."""
+        if self._shared.links.get(peer, True):
+            return float("inf")
+        return self._costs.get(peer, self._idle) // self._step
+
 
 _NOBODY: Hops = {}
 #: A target, its next hop, and its distance from there.
@@ -69,12 +150,12 @@ class NextHopChoice:
     """
 
     def __init__(
-        self, shared: MeshState, trees: Trees, branches: BranchTable, loads: LinkCosts
+        self, shared: MeshState, trees: Trees, branches: BranchTable, link_costs: LinkCosts
     ) -> None:
         self._shared = shared
         self._trees = trees
         self._branches = branches
-        self._loads = loads
+        self._link_costs = link_costs
         self._is_dynamic = shared.options.paths == "dynamic"
 
     def choose(self, frame: Copies, came_from: str, turn: int) -> Iterator[_Choice]:
@@ -88,11 +169,13 @@ class NextHopChoice:
             else:
                 hop, distance = self._nearest(on_tree.get(target.edge, _NOBODY), target, came_from)
             if not hop and not is_known:
-                hop, distance = self._shared.by_chart(target.edge, target.distance, came_from)
+                hop, distance = self._shared.nearest_neighbour(
+                    target.edge, target.distance, came_from
+                )
             groups.setdefault(hop, []).append((target, distance))
         for hop, members in groups.items():
             other = ""
-            if hop and self._is_dynamic and not turn and self._loads.is_busy(hop):
+            if hop and self._is_dynamic and not turn and self._link_costs.is_busy(hop):
                 other = self._cheaper(hop, [target for target, _ in members], came_from)
             for target, distance in members:
                 if hop and is_known and self._is_dynamic:
@@ -109,7 +192,9 @@ class NextHopChoice:
         ways: Iterable[tuple[str, int]] = on_tree.items()
         if self._is_dynamic:
             # A neighbour in both counts with its smaller distance.
-            ways = chain(self._branches.ways(edge).items(), self._trees.near(edge).items())
+            ways = chain(
+                self._branches.next_hops(edge).items(), self._trees.nearer_neighbours(edge).items()
+            )
         best, best_hop = (DISTANCE_MAX, True, ""), ""
         for hop, distance in ways:
             if distance >= limit or hop == came_from or links.get(hop, True):
@@ -121,12 +206,12 @@ class NextHopChoice:
 
     def _cheaper(self, usual: str, targets: Sequence[Target], came_from: str) -> str:
         """A cheaper neighbour that is a way for all targets (rule 3); "" if there is none."""
-        links, best, best_hop = self._shared.links, self._loads.cost(usual), ""
+        links, best, best_hop = self._shared.links, self._link_costs.cost(usual), ""
         for hop in sorted(self._ways(targets[0].edge)):
-            if hop == came_from or links.get(hop, True) or self._loads.cost(hop) >= best:
+            if hop == came_from or links.get(hop, True) or self._link_costs.cost(hop) >= best:
                 continue
             if all(self._ways(t.edge).get(hop, t.distance) < t.distance for t in targets):
-                best, best_hop = self._loads.cost(hop), hop
+                best, best_hop = self._link_costs.cost(hop), hop
         return best_hop
 
     def _in_turn(self, on_tree: Hops, target: Target, turn: int) -> tuple[str, int]:
@@ -144,7 +229,7 @@ class NextHopChoice:
 
     def _ways(self, edge: str) -> Mapping[str, int]:
         """All neighbours that lead to an edge, with the distance from there (rule 2)."""
-        ways, near = self._branches.ways(edge), self._trees.near(edge)
+        ways, near = self._branches.next_hops(edge), self._trees.nearer_neighbours(edge)
         if not near:
             return ways
         return {**ways, **{h: min(d, ways.get(h, d)) for h, d in near.items()}}
@@ -159,13 +244,13 @@ class CopyForwarding:
         trees: Trees,
         branches: BranchTable,
         interest: OriginInterest,
-        loads: LinkCosts,
+        link_costs: LinkCosts,
         *,
         life: int,
     ) -> None:
         self._shared = shared
         self._interest = interest
-        self._next_hop = NextHopChoice(shared, trees, branches, loads)
+        self._next_hop = NextHopChoice(shared, trees, branches, link_costs)
         self._tree = TreeId(shared.name, life, 0)
         self._is_dynamic = shared.options.paths == "dynamic"
         self._others = tuple(sorted(shared.edges - {shared.name}))
@@ -210,7 +295,7 @@ class CopyForwarding:
         name = self._shared.name
         version = self._interest.version_at(name, emission.mark)
         parts = emission.data, emission.silent, emission.withheld, emission.head, emission.time_ns
-        self._shared.out.append(Arrival(name, version, *parts))
+        self._shared.emit(Arrival(name, version, *parts))
 
     def _grown(self, mark: int) -> list[str]:
         """Edges for which this mark is the first of a new version (rule 4)."""
@@ -226,7 +311,7 @@ class CopyForwarding:
         data = emission.data
         if not data or not edges:
             return {}
-        unsure = self._interest.unsure(edges, emission.mark, first, edition)
+        unsure = self._interest.unfiltered(edges, emission.mark, first, edition)
         self._shared.counters.data_unfiltered += len(unsure) * len(data)
         places: dict[str, list[int] | None] = {}
         if len(unsure) < len(edges):
@@ -304,7 +389,7 @@ class CopyForwarding:
         onward = []
         for target in frame.targets:
             if target.edge == name:
-                self._shared.out.append(arrival_of(frame, target))
+                self._shared.emit(arrival_of(frame, target))
             else:
                 onward.append(target)
         if onward and frame.hops == 0:

@@ -5,11 +5,10 @@ This is the router of one broker. Its parts:
 - `trees`: the path to every root;
 - `advertisements`: what each origin may publish;
 - `branches`: the paths from roots to edges;
-- `bindings`: this edge sends each origin the interest that its advertisements meet (`relevance`);
+- `bindings`: this edge sends each origin the interest that its advertisements meet;
 - `origin_interest`: the interest that edges have sent to this origin;
-- `copies`: events and silence on their way to edges;
-- `link_costs`: what links cost and how long messages take;
-- `placement_facts`: facts for placing patterns.
+- `copies`: events and silence on their way to edges, by the cost of links;
+- `placement_facts`: facts for placing patterns, such as delays.
 
 This module is the entry point: it dispatches frames to the parts, and informs the parts of each
 other's changes before anything is sent. Rules:
@@ -21,7 +20,7 @@ other's changes before anything is sent. Rules:
    dropped, and senders that need an answer retry. Only edges receive messages.
 4. The origin gets a vector as soon as it exceeds the origin's current one, and never a smaller one.
 5. The edge *joins* the first tree of every origin, which carries silence and versions, and those
-   further trees whose advertisements its interest meets (`relevance`); it leaves a tree when
+   further trees whose advertisements its interest meets (`bindings`); it leaves a tree when
    nothing meets it any longer.
 
 State: volatile except for the marks, which the origin keeps in its log and announces again.
@@ -39,20 +38,17 @@ from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     CarriedMessage,
     Emission,
-    InterestVersions,
     MeshReport,
     Outcome,
     Router,
-    VectorAdvance,
 )
-from anabranch.core.routing.interest_clock import InterestClock
+from anabranch.core.routing.interest_clock import InterestClock, OriginVector
 from anabranch.core.routing.mesh.advertisements import Advertisements
-from anabranch.core.routing.mesh.bindings import Bindings, meant_for, spread
+from anabranch.core.routing.mesh.bindings import Bindings, conjuncts_for, forward_bindings
 from anabranch.core.routing.mesh.branches import BranchTable
-from anabranch.core.routing.mesh.copies import CopyForwarding
-from anabranch.core.routing.mesh.link_costs import LinkCosts, NeighbourDelays
+from anabranch.core.routing.mesh.copies import CopyForwarding, LinkCosts
 from anabranch.core.routing.mesh.origin_interest import InterestView, OriginInterest
-from anabranch.core.routing.mesh.relevance import MeshPlacementFacts
+from anabranch.core.routing.mesh.placement_facts import MeshPlacementFacts, NeighbourDelays
 from anabranch.core.routing.mesh.shared import MeshCounters, MeshState, check_bind, check_copies
 from anabranch.core.routing.mesh.trees import Trees
 from anabranch.model.errors import RemoteError
@@ -72,7 +68,7 @@ from anabranch.model.mesh_frames import (
 )
 from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
+from anabranch.model.version import NOTHING, Version
 
 _HOPS_MAX = 255
 
@@ -99,31 +95,32 @@ class MeshRouter(Router):
         self.trees = Trees(shared, life)
         self.advertisements = Advertisements(shared, life)
         self.branches = BranchTable(shared, self.trees)
-        self.loads = LinkCosts(shared)
-        self.wishes = OriginInterest(shared)
-        self.neighbours = NeighbourDelays(shared, self.trees)
-        self._scout = MeshPlacementFacts(shared, self.advertisements, self.neighbours, self.wishes)
+        self.link_costs = LinkCosts(shared)
+        self.origin_interest = OriginInterest(shared)
+        self.delays = NeighbourDelays(shared, self.trees)
+        self._placement_facts = MeshPlacementFacts(
+            shared, self.advertisements, self.delays, self.origin_interest
+        )
         self._copies = CopyForwarding(
-            shared, self.trees, self.branches, self.wishes, self.loads, life=life
+            shared, self.trees, self.branches, self.origin_interest, self.link_costs, life=life
         )
         self.clock: InterestClock | None = None
         self.bindings: Bindings | None = None
         if self._is_edge:
             self.clock = InterestClock(name, life, limits, options.covering)
             self.bindings = Bindings(shared, self.trees, self.advertisements, self.clock)
-            self.trees.begin(0)
+            self.trees.start_tree(0)
         #: Origin → the numbers of its trees that this edge has joined.
         self._joined: dict[str, set[int]] = {}
-        #: The vector that this broker's origin has, or was asked to adopt.
-        self._vector: dict[str, Version] = {}
+        self._origin_vector = OriginVector()
 
     @property
     def counters(self) -> MeshCounters:
         return self._shared.counters
 
-    def wish_views(self) -> list[InterestView]:
+    def interest_views(self) -> list[InterestView]:
         """The interest of edges that have considered this origin's current advertisements."""
-        return self.wishes.views(self.advertisements.edition) if self._is_edge else []
+        return self.origin_interest.views(self.advertisements.edition) if self._is_edge else []
 
     def advertised(self) -> list[Conjunction]:
         """The conjunctions of this origin's advertisements."""
@@ -134,46 +131,47 @@ class MeshRouter(Router):
 
     def link_up(self, now: float, peer: str) -> list[Outcome]:
         """Send the new neighbour everything it may lack."""
-        self._shared.links[peer] = False
+        self._shared.link_up(peer)
         self.advertisements.link_up(peer)
         self.trees.link_up(now, peer)
-        self.neighbours.link_up(peer)
+        self.delays.link_up(peer)
         if self.bindings is not None and self.bindings.is_new:
             self.bindings.plan(now)
         return self._finish(now)
 
     def link_down(self, now: float, peer: str) -> list[Outcome]:
-        self._shared.links.pop(peer, None)
+        self._shared.link_down(peer)
         self.branches.link_down(peer)
         self.trees.link_down(now, peer)
-        self.loads.link_down(peer)
-        self.neighbours.link_down(peer)
+        self.link_costs.link_down(peer)
+        self.delays.link_down(peer)
         return self._finish(now)
 
     def link_full(self, now: float, peer: str, full: bool) -> list[Outcome]:
         del now
-        if peer in self._shared.links:
-            self._shared.links[peer] = full
+        self._shared.link_full(peer, full)
         return []
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
         del now
         if peer in self._shared.links:
-            self.loads.report(peer, given, gone, waiting)
+            self.link_costs.record(peer, offered_bytes, sent_bytes, queued_bytes)
 
     @property
-    def scout(self) -> MeshPlacementFacts:
-        return self._scout
+    def placement_facts(self) -> MeshPlacementFacts:
+        return self._placement_facts
 
     @property
     def knows_interest(self) -> bool:
-        return not self.wishes.is_empty
+        return not self.origin_interest.is_empty
 
-    def know_statistics(self, statistics: bytes) -> None:
+    def set_statistics(self, statistics: bytes) -> None:
         """Send statistics of this broker's stream along with its advertisements."""
-        self.advertisements.know(statistics)
+        self.advertisements.set_statistics(statistics)
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return self.counters.as_dict()
 
     def mesh_report(self) -> MeshReport:
@@ -181,7 +179,7 @@ class MeshRouter(Router):
         roots = dict.fromkeys(tree.origin for tree in lost)
         tables = self.advertisements.tables.values()
         is_dynamic = self._shared.options.paths == "dynamic"
-        costs = {peer: self.loads.measured(peer) for peer in self._peers} if is_dynamic else {}
+        costs = {peer: self.link_costs.measured(peer) for peer in self._peers} if is_dynamic else {}
         return MeshReport(
             trees=len(self.trees),
             trees_lost=len(lost),
@@ -193,14 +191,14 @@ class MeshRouter(Router):
         )
 
     def broker_load(self, now: float, load: BrokerLoad) -> list[Outcome]:
-        self.neighbours.measured(load.for_s, load.events, load.busy_s, load.waited_s)
+        self.delays.record_load(load.period_s, load.events, load.busy_s, load.queue_delay_s)
         return self._finish(now)
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> list[Outcome]:
         try:
             self._receive(now, peer, frame)
         except RemoteError:
-            self._shared.take_out()
+            self._shared.take_outcomes()
             raise
         return self._finish(now)
 
@@ -212,18 +210,13 @@ class MeshRouter(Router):
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
         assert self.bindings is not None
-        gathered_max = self._shared.options.interest_conjunctions_max
-        for name, filter in added.items():
-            yield from clock.adding(name, filter)
-            yield InterestVersions({name: clock.version_of(name)})
-            if clock.gathered >= gathered_max:
-                self._bind_now(now)
-                yield from self._finish(now)
-        for name in removed:
-            clock.remove(name)
-            if clock.gathered >= gathered_max:
-                self._bind_now(now)
-                yield from self._finish(now)
+
+        def bound() -> Iterator[Outcome]:
+            self._bind_now(now)
+            yield from self._finish(now)
+
+        conjunctions_max = self._shared.options.interest_conjunctions_max
+        yield from clock.change(added, removed, conjunctions_max, bound)
         self.bindings.plan(now)
         if self._shared.options.interest_after_s <= 0:
             self._bind(now)
@@ -248,7 +241,7 @@ class MeshRouter(Router):
         self._joined[origin] = numbers
         for number in sorted(numbers):
             tree = TreeId(origin, life, number)
-            if self._name not in self.branches.on_tree(tree, self._name):
+            if self._name not in self.branches.hops_on_tree(tree, self._name):
                 self.branches.join(tree)
         for number in sorted(before - numbers):
             self.branches.leave(TreeId(origin, life, number))
@@ -260,7 +253,7 @@ class MeshRouter(Router):
     ) -> list[Outcome]:
         """The filters of this origin's publishers have changed."""
         if removed or not added:
-            self.wishes.withdrawn_at = max(self.wishes.withdrawn_at, newest)
+            self.origin_interest.advertisement_withdrawn(newest)
         self.advertisements.change(added, removed)
         return self._finish(now)
 
@@ -269,8 +262,8 @@ class MeshRouter(Router):
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        raise_to(self._vector, vector)
-        self.wishes.marked(mark, vector)
+        self._origin_vector.marked(vector)
+        self.origin_interest.marked(mark, vector)
         return self._finish(now)
 
     # -- messages and timers ----------------------------------------------------------------------
@@ -285,13 +278,13 @@ class MeshRouter(Router):
 
     def _next_hop(self, edge: str, came_from: str) -> str:
         """The next hop to an edge, by its tree or by the network file (rule 3); "" if none."""
-        hop = self.trees.way_to(edge)
+        hop = self.trees.next_hop(edge)
         if hop is not None and not self._shared.links.get(hop, True):
             return hop
         if edge not in self._shared.edges:
             return ""
-        own = self._shared.chart.to(edge).get(self._name, 0)
-        return self._shared.by_chart(edge, own, came_from)[0]
+        own = self._shared.distances.to(edge).get(self._name, 0)
+        return self._shared.nearest_neighbour(edge, own, came_from)[0]
 
     def _pass_on(self, frame: Carry, came_from: str = "") -> list[Outcome]:
         hop = self._next_hop(frame.target, came_from) if frame.hops else ""
@@ -306,10 +299,10 @@ class MeshRouter(Router):
         self.trees.time_passed(now)
         self.branches.time_passed(now)
         self._copies.time_passed(now)
-        edge = self.wishes.asked(now)
+        edge = self.origin_interest.edge_to_ask(now)
         if edge:
-            known = Known(*self.wishes.known(edge), is_lacking=True)
-            self._shared.out += self.carry(now, edge, known)
+            known = Known(*self.origin_interest.known(edge), is_lacking=True)
+            self._shared.emit(*self.carry(now, edge, known))
         if self.bindings is not None:
             self._bind(now)
         return self._finish(now)
@@ -319,7 +312,7 @@ class MeshRouter(Router):
             self.trees.next_deadline(),
             self.branches.next_deadline(),
             self._copies.next_deadline(),
-            self.wishes.next_deadline(),
+            self.origin_interest.next_deadline(),
             None if self.bindings is None else self.bindings.next_deadline(),
         )
 
@@ -330,7 +323,7 @@ class MeshRouter(Router):
             check_copies(self._shared, peer, frame)
             self._copies.receive(peer, frame)
             if self.bindings is not None:
-                self.bindings.heard(now, frame.stream)
+                self.bindings.ticks_arrived(now, frame.stream)
         elif isinstance(frame, Carry):
             self._carried(now, peer, frame)
         elif isinstance(frame, Routes):
@@ -343,11 +336,11 @@ class MeshRouter(Router):
         elif isinstance(frame, Advertise):
             self.advertisements.receive(peer, frame)
         elif isinstance(frame, Editions):
-            self.advertisements.compared(peer, frame)
+            self.advertisements.receive_editions(peer, frame)
         elif isinstance(frame, Seek):
-            self.trees.sought(now, peer, frame)
+            self.trees.receive_search(now, peer, frame)
         elif isinstance(frame, LoadIs):
-            self.neighbours.receive(peer, frame)
+            self.delays.receive(peer, frame)
         else:
             raise RemoteError(
                 f"{peer!r} sends {type(frame).__name__}, which mesh routing does not support"
@@ -355,23 +348,21 @@ class MeshRouter(Router):
 
     def _finish(self, now: float) -> list[Outcome]:
         """Inform every part of changes in the others; return the outcomes."""
-        changed = self.advertisements.changed
+        changed = self.advertisements.take_changed()
         if changed:
             for origin in changed:
                 table = self.advertisements.tables[origin]
-                self.trees.named(now, origin, table.edition.life, table.trees)
+                self.trees.set_named(now, origin, table.edition.life, table.trees)
             if self.bindings is not None:
-                self.bindings.advertised(now, changed)
-            changed.clear()
+                self.bindings.advertisements_changed(now, changed)
+        reached = self.trees.take_reached()
         if self.bindings is not None:
-            self.bindings.reached(now, self.trees.reached)
-            meetings = self.bindings.meetings
-            for origin in meetings.changed:
-                self._join(origin, {0} | meetings.trees(origin))
-            meetings.changed.clear()
-        self.trees.reached.clear()
-        self.branches.tell(now)
-        return self._shared.take_out()
+            self.bindings.paths_changed(now, reached)
+            relevance = self.bindings.relevance
+            for origin in relevance.take_changed():
+                self._join(origin, {0} | relevance.trees_met(origin))
+        self.branches.announce(now)
+        return self._shared.take_outcomes()
 
     def _bound(self, now: float, frame: Bind) -> None:
         """Learn interest that an edge sends to this origin, and forward the rest."""
@@ -385,34 +376,34 @@ class MeshRouter(Router):
                 others.append(place)
                 continue
             try:
-                plus = meant_for(frame.plus, place, self._shared.limits)
-                minus = meant_for(frame.minus, place, self._shared.limits)
+                plus = conjuncts_for(frame.plus, place, self._shared.limits)
+                minus = conjuncts_for(frame.minus, place, self._shared.limits)
             except RemoteError as error:
                 # The edge is at fault, not the neighbour: brokers forward interest undecoded.
-                self._shared.out.append(Note("warning", f"from {frame.edge!r}: {error}"))
+                self._shared.emit(Note("warning", f"from {frame.edge!r}: {error}"))
                 continue
-            applies = self.wishes.bind(frame.edge, frame.version, binding, plus, minus, now=now)
+            applies = self.origin_interest.bind(
+                frame.edge, frame.version, binding, plus, minus, now=now
+            )
             self._advance()
-            known = Known(*self.wishes.known(frame.edge), is_lacking=not applies)
-            self._shared.out += self.carry(now, frame.edge, known)
+            known = Known(*self.origin_interest.known(frame.edge), is_lacking=not applies)
+            self._shared.emit(*self.carry(now, frame.edge, known))
         if others:
-            spread(self._shared, self.trees, frame, others)
+            forward_bindings(self._shared, self.trees, frame, others)
 
     def _advance(self) -> None:
         """Send the origin the current versions (rule 4)."""
-        vector = self.wishes.versions()
+        vector = self.origin_interest.versions()
         if self.clock is not None and self.clock.propagated != NOTHING:
             vector[self._name] = self.clock.propagated
-        if not is_at_least(self._vector, vector):
-            raise_to(self._vector, vector)
-            self._shared.out.append(VectorAdvance(dict(self._vector)))
+        self._shared.emit(*self._origin_vector.advance(vector))
 
     def _carried(self, now: float, peer: str, frame: Carry) -> None:
         for name in (frame.source, frame.target):
             self._shared.check_edge(peer, name)
         if frame.target != self._name:
-            self._shared.out += self._pass_on(frame, peer)
+            self._shared.emit(*self._pass_on(frame, peer))
         elif not isinstance(frame.content, Known):
-            self._shared.out.append(CarriedMessage(frame.source, frame.content))
+            self._shared.emit(CarriedMessage(frame.source, frame.content))
         elif self.bindings is not None:
-            self.bindings.answered(now, frame.source, frame.content)
+            self.bindings.acknowledged(now, frame.source, frame.content)

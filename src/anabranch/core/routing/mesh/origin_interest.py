@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.core.contract import Note
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.interest_clock import Conjunct, VersionSteps
 from anabranch.core.routing.mesh.shared import MeshState
 from anabranch.matching.index import MatchIndex
@@ -81,19 +80,18 @@ class OriginInterest:
         #: Edge → how its element grows along the stream.
         self.steps: dict[str, VersionSteps] = {}
         #: The newest tick at the last withdrawal of an advertisement or start of a life (rule 3).
-        self.withdrawn_at = 0
+        self._withdrawn_at = 0
         #: Edges to ask for interest that exceeded the limits (rule 5), and when.
         self._to_ask: dict[str, None] = {}
         self._ask_at: float | None = None
         #: Increases with every change.
         self._changes = 0
         #: The last result of `unsure` with its arguments.
-        self._unsure: tuple[tuple[object, ...], list[str]] = ((), [])
+        self._unfiltered: tuple[tuple[object, ...], list[str]] = ((), [])
 
     # -- queries ----------------------------------------------------------------------------------
 
     def version_at(self, edge: str, mark: int) -> Version:
-        """The version that a mark has for an edge."""
         steps = self.steps.get(edge)
         return NOTHING if steps is None else steps.at(mark)
 
@@ -103,7 +101,6 @@ class OriginInterest:
         return not any(interest.ids or interest.is_coarse for interest in self._interests.values())
 
     def versions(self) -> dict[str, Version]:
-        """Edge → the known version of its interest."""
         return {edge: interest.version for edge, interest in self._interests.items()}
 
     def known(self, edge: str) -> tuple[Version, Version]:
@@ -124,19 +121,19 @@ class OriginInterest:
         interest = self._interests.get(edge)
         if interest is None or interest.is_coarse:
             return False
-        is_current = interest.edition >= edition and first > self.withdrawn_at
+        is_current = interest.edition >= edition and first > self._withdrawn_at
         return is_current and interest.version >= self.version_at(edge, mark)
 
-    def unsure(
+    def unfiltered(
         self, edges: Sequence[str], mark: int, first: int, edition: Version
     ) -> Sequence[str]:
         """The edges among these for which ticks from `first` on must not be filtered."""
-        is_young = first > self.withdrawn_at
+        is_young = first > self._withdrawn_at
         key = (len(edges), edges[0], mark, edition, is_young, self._changes)
-        if key != self._unsure[0]:
+        if key != self._unfiltered[0]:
             found = [e for e in edges if not self.may_filter(e, mark, first, edition)]
-            self._unsure = (key, found)
-        return self._unsure[1]
+            self._unfiltered = (key, found)
+        return self._unfiltered[1]
 
     def match(self, data: Sequence[Datum]) -> list[Edges]:
         """The edges that want each event, among those with known interest."""
@@ -158,12 +155,11 @@ class OriginInterest:
         return sorted(str(edge) for edge in self._index.destinations(attributes))
 
     def _match_one(self, index: MatchIndex, datum: Datum) -> Edges:
-        check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            checks_max = max(0, self._checks_work // check_work)
-            found, checks, is_short = index.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * check_work
+            size = len(datum.body)
+            found, work, is_short = index.destinations_within(envelope, size, self._checks_work)
+            self._checks_work -= work
             self._shared.counters.matches_assumed += is_short
             return found
         except RemoteError:
@@ -171,6 +167,10 @@ class OriginInterest:
             return set(self._shared.edges)
 
     # -- changes ----------------------------------------------------------------------------------
+
+    def advertisement_withdrawn(self, newest: int) -> None:
+        """An advertisement was withdrawn when this was the newest tick (rule 3)."""
+        self._withdrawn_at = max(self._withdrawn_at, newest)
 
     def marked(self, mark: int, vector: Mapping[str, Version]) -> None:
         """Record a mark of the stream."""
@@ -229,17 +229,17 @@ class OriginInterest:
         self._shared.counters.wishes_coarse += bool(error)
         if error:
             text = f"interest of {edge!r} exceeds the limits, sending it all events: {error}"
-            self._shared.out.append(Note("warning", text))
+            self._shared.emit(Note("warning", text))
         else:
             text = f"interest of {edge!r} is within the limits again"
-            self._shared.out.append(Note("info", text))
+            self._shared.emit(Note("info", text))
 
     def _retry_coarse(self, now: float) -> None:
         self._to_ask = {edge: None for edge, known in self._interests.items() if known.is_coarse}
         if self._to_ask and self._ask_at is None:
             self._ask_at = now + _ASK_PAUSES * self._shared.options.lag_after_s
 
-    def asked(self, now: float) -> str:
+    def edge_to_ask(self, now: float) -> str:
         """The edge to ask for its interest now; "" for none."""
         if self._ask_at is None or self._ask_at > now:
             return ""
@@ -254,7 +254,7 @@ class OriginInterest:
         return edge
 
     def next_deadline(self) -> float | None:
-        """When to call `asked`."""
+        """When to call `edge_to_ask`."""
         return self._ask_at
 
     def _add(self, edge: str, interest: _EdgeInterest, plus: Sequence[Conjunct]) -> str:

@@ -34,10 +34,10 @@ from anabranch.model.network import Network
 
 
 class NetworkDistances:
-    """The chart: distances between brokers according to the network file.
+    """Distances between brokers according to the network file.
 
-    Routes learned from neighbours are better, because they reflect which links are up. The chart
-    serves a broker that has learned nothing yet or has lost its path. Its distances are real, so
+    Routes learned from neighbours are better, because they reflect which links are up. These
+    serve a broker that has learned nothing yet or has lost its path. They are real, so
     they can stand in for learned ones: every hop to a nearer neighbour gets nearer.
 
     Immutable; the distances to an edge are computed on first use.
@@ -99,7 +99,6 @@ class MeshCounters(msgspec.Struct):
     wishes_coarse: int = 0
 
     def count(self, frame: LinkFrame) -> None:
-        """Count an outgoing frame."""
         if isinstance(frame, Copies):
             self.copies_sent += 1
             self.data_sent += len(frame.data)
@@ -129,34 +128,46 @@ class MeshState:
         self.name = name
         self.edges = frozenset(network.edges)
         self.brokers = frozenset(network.brokers)
-        self.chart = NetworkDistances(network)
+        self.distances = NetworkDistances(network)
         self.options = options
         self.limits = limits
         self.counters = MeshCounters()
         #: Broker → whether its link is full; contains only links that are up.
         self.links: dict[str, bool] = {}
         #: Outcomes for the broker, in order.
-        self.out: list[Outcome] = []
+        self._outcomes: list[Outcome] = []
+
+    def link_up(self, peer: str) -> None:
+        self.links[peer] = False
+
+    def link_down(self, peer: str) -> None:
+        self.links.pop(peer, None)
+
+    def link_full(self, peer: str, full: bool) -> None:
+        if peer in self.links:
+            self.links[peer] = full
 
     def send(self, peer: str, frame: LinkFrame) -> None:
         self.counters.count(frame)
-        self.out.append(Send(peer, frame))
+        self.emit(Send(peer, frame))
 
-    def tell_all(self, frame: LinkFrame, but: str = "") -> None:
+    def emit(self, *outcomes: Outcome) -> None:
+        self._outcomes += outcomes
+
+    def send_all(self, frame: LinkFrame, but: str = "") -> None:
         """Send to every neighbour but one."""
         for peer in self.links:
             if peer != but:
                 self.send(peer, frame)
 
-    def take_out(self) -> list[Outcome]:
-        """Return all outcomes and clear them."""
-        out, self.out = self.out, []
-        return out
+    def take_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
 
-    def by_chart(self, edge: str, limit: int, came_from: str) -> tuple[str, int]:
-        """The usable neighbour nearest to an edge by the chart, and its distance, if that is below
-        a limit; "" if there is none."""
-        distances = self.chart.to(edge)
+    def nearest_neighbour(self, edge: str, limit: int, came_from: str) -> tuple[str, int]:
+        """The usable neighbour nearest to an edge by the network file, and its distance, if that is
+        below a limit; "" if there is none."""
+        distances = self.distances.to(edge)
         near = [
             (distances[peer], peer)
             for peer, is_full in self.links.items()

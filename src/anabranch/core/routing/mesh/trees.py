@@ -59,7 +59,7 @@ class TreePosition:
 
     `Trees` maintains it; see rules 1 and 2 there."""
 
-    __slots__ = ("distance", "heard", "is_root", "parent", "passed_on", "searches", "wave")
+    __slots__ = ("distance", "heard", "is_root", "last_search", "parent", "searches", "wave")
 
     def __init__(self, wave: int, distance: int, parent: str | None) -> None:
         self.wave = wave
@@ -70,7 +70,7 @@ class TreePosition:
         #: Neighbour → the wave and distance that it announced last.
         self.heard: dict[str, tuple[int, int]] = {}
         #: The search that was started or forwarded last: its wave and time.
-        self.passed_on: tuple[int, float] = (0, 0.0)
+        self.last_search: tuple[int, float] = (0, 0.0)
         #: Searches since the path was lost.
         self.searches = 0
 
@@ -88,7 +88,7 @@ class TreePosition:
         ]
         return min(nearer)[2] if nearer else None
 
-    def near(self) -> dict[str, int]:
+    def nearer_neighbours(self) -> dict[str, int]:
         """Neighbours that are nearer to the root by the same wave, with their distances."""
         return {
             peer: distance
@@ -115,10 +115,10 @@ class Trees:
         self._trees: dict[TreeId, TreePosition] = {}
         #: Root → its newest known life.
         self.lives: dict[str, int] = {}
-        #: Trees whose parent may have changed since the caller last cleared this.
-        self.changed: dict[TreeId, None] = {}
-        #: Edges with a new path or a later wave since the caller last cleared this.
-        self.reached: dict[str, None] = {}
+        #: Trees whose parent may have changed.
+        self._changed: dict[TreeId, None] = {}
+        #: Edges with a new path or a later wave.
+        self._reached: dict[str, None] = {}
         #: Root → its life and the trees that its known advertisements name.
         self._named: dict[str, tuple[int, frozenset[int]]] = {}
         #: Dropped trees → their last wave (rule 7).
@@ -143,7 +143,7 @@ class Trees:
         found = self._trees.get(tree)
         return None if found is None else found.parent
 
-    def way_to(self, edge: str) -> str | None:
+    def next_hop(self, edge: str) -> str | None:
         """The next hop to an edge; None if there is no path."""
         life = self.lives.get(edge)
         return None if life is None else self.parent(TreeId(edge, life, 0))
@@ -154,29 +154,27 @@ class Trees:
         found = None if life is None else self._trees.get(TreeId(edge, life, 0))
         return found.distance if found is not None and found.is_reached else None
 
-    def near(self, edge: str) -> Mapping[str, int]:
+    def nearer_neighbours(self, edge: str) -> Mapping[str, int]:
         """The neighbours that are nearer to an edge than this broker, by its first tree and last
         wave, with their distances. None of them has its path over this broker."""
         found = self._near.get(edge)
         if found is None:
             tree = self._trees.get(TreeId(edge, self.lives.get(edge, 0), 0))
-            self._near[edge] = found = {} if tree is None else tree.near()
+            self._near[edge] = found = {} if tree is None else tree.nearer_neighbours()
         return found
 
     def lost(self) -> list[TreeId]:
-        """Trees without a path to their root."""
         return list(self._lost)
 
-    def stands(self) -> dict[TreeId, tuple[int, int, str | None]]:
+    def positions(self) -> dict[TreeId, tuple[int, int, str | None]]:
         """Tree → wave, distance and parent; for checks."""
         return {name: (t.wave, t.distance, t.parent) for name, t in self._trees.items()}
 
     def wave(self, tree: TreeId) -> int:
-        """The last wave that was accepted."""
         found = self._trees.get(tree)
         return 0 if found is None else found.wave
 
-    def is_over(self, tree: TreeId) -> bool:
+    def has_ended(self, tree: TreeId) -> bool:
         """Whether a tree has been dropped (rules 6 and 7)."""
         return tree.life < self.lives.get(tree.origin, 0) or not self._is_named(tree)
 
@@ -185,9 +183,19 @@ class Trees:
         life, numbers = self._named.get(tree.origin, (0, frozenset()))
         return not tree.number or tree.life != life or tree.number in numbers
 
+    def take_changed(self) -> dict[TreeId, None]:
+        """Trees whose parent may have changed since the last call."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def take_reached(self) -> dict[str, None]:
+        """Edges with a new path or a later wave since the last call."""
+        reached, self._reached = self._reached, {}
+        return reached
+
     # -- lifecycle --------------------------------------------------------------------------------
 
-    def begin(self, number: int) -> None:
+    def start_tree(self, number: int) -> None:
         """Start a tree with this broker as its root."""
         name = TreeId(self._shared.name, self._life, number)
         if name not in self._trees:
@@ -195,11 +203,11 @@ class Trees:
             wave = min(self._ended.pop(name, 0) + 1, WAVE_MAX)
             self._trees[name] = tree = TreePosition(wave, 0, None)
             tree.is_root = True
-            self._shared.tell_all(Routes([Route(name, tree.wave, 0)]))
+            self._shared.send_all(Routes([Route(name, tree.wave, 0)]))
 
-    def named(self, now: float, origin: str, life: int, numbers: frozenset[int]) -> None:
+    def set_named(self, now: float, origin: str, life: int, numbers: frozenset[int]) -> None:
         """The newest advertisements of an origin name exactly these trees (rule 7)."""
-        if not self.hear_life(origin, life):
+        if not self.learn_life(origin, life):
             return
         self._named[origin] = (life, numbers)
         for number in range(1, self._shared.options.trees_max + 1):
@@ -214,7 +222,7 @@ class Trees:
     def _expect(self, now: float, name: TreeId) -> None:
         """Start an unknown tree that is named, or wait for its first wave."""
         if name.origin == self._shared.name:
-            self.begin(name.number)
+            self.start_tree(name.number)
             return
         # With distance 0, only a later wave is nearer.
         self._trees[name] = TreePosition(self._ended.pop(name, 0), 0, None)
@@ -224,7 +232,7 @@ class Trees:
         del self._trees[name]
         self._near.pop(name.origin, None)
         self._lost.pop(name, None)
-        self.changed[name] = None
+        self._changed[name] = None
 
     # -- links ------------------------------------------------------------------------------------
 
@@ -241,9 +249,9 @@ class Trees:
         if routes:
             self._shared.send(peer, Routes(routes))
         asked = [
-            (name, tree.passed_on[0])
+            (name, tree.last_search[0])
             for name, tree in self._trees.items()
-            if tree.passed_on[0] > tree.wave
+            if tree.last_search[0] > tree.wave
         ]
         if asked:
             self._shared.send(peer, Seek(self._shared.name, asked))
@@ -257,7 +265,7 @@ class Trees:
                 self._replace_parent(now, name, tree)
 
     def _replace_parent(self, now: float, name: TreeId, tree: TreePosition) -> None:
-        self.changed[name] = None
+        self._changed[name] = None
         tree.parent = tree.nearest()
         if tree.parent is None:
             self._lose(now, name, tree)
@@ -266,7 +274,7 @@ class Trees:
         """Handle the loss of the path (rules 3 and 5)."""
         if tree.parent is not None:
             tree.parent = None
-            self.changed[name] = None
+            self._changed[name] = None
         if name not in self._lost:
             tree.searches = 0
             self._seek_in(now, name, 0.0)
@@ -274,7 +282,6 @@ class Trees:
     # -- waves ------------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: Routes) -> None:
-        """Handle routes from a neighbour."""
         for route in frame.routes:
             self._check(peer, route)
         news = []
@@ -284,10 +291,10 @@ class Trees:
             if self._learn(now, peer, route):
                 tree = self._trees[route.tree]
                 news.append(Route(route.tree, tree.wave, tree.distance))
-                if was_lost and tree.passed_on[0] > tree.wave:
-                    wanted.append((route.tree, tree.passed_on[0]))
+                if was_lost and tree.last_search[0] > tree.wave:
+                    wanted.append((route.tree, tree.last_search[0]))
         if news:
-            self._shared.tell_all(Routes(news), but=peer)
+            self._shared.send_all(Routes(news), but=peer)
         if wanted:
             self._shared.send(peer, Seek(self._shared.name, wanted))
 
@@ -311,7 +318,7 @@ class Trees:
         if name.origin == self._shared.name:
             self._supersede(route)
             return False
-        if not self.hear_life(name.origin, name.life) or not self._is_named(name):
+        if not self.learn_life(name.origin, name.life) or not self._is_named(name):
             return False
         tree = self._trees.get(name)
         if tree is None:
@@ -324,7 +331,7 @@ class Trees:
             tree.wave, tree.distance = route.wave, DISTANCE_MAX
             if name.number:
                 # Brokers that dropped the tree in between have dropped its branches too.
-                self.changed[name] = None
+                self._changed[name] = None
         elif not is_shorter and (tree.parent is not None or tree.nearest() != peer):
             if name in self._lost:
                 self._search_sooner(now, name, tree)
@@ -335,10 +342,10 @@ class Trees:
         tree.distance = min(tree.distance, route.distance + 1)
         if tree.parent != peer:
             tree.parent = peer
-            self.changed[name] = None
+            self._changed[name] = None
         self._lost.pop(name, None)
         if not name.number:
-            self.reached[name.origin] = None
+            self._reached[name.origin] = None
         return True
 
     def _supersede(self, route: Route) -> None:
@@ -350,9 +357,9 @@ class Trees:
             self._ended[route.tree] = max(route.wave, self._ended.get(route.tree, 0))
         elif route.wave > own.wave:
             own.wave = min(route.wave + 1, WAVE_MAX)
-            self._shared.tell_all(Routes([Route(route.tree, own.wave, 0)]))
+            self._shared.send_all(Routes([Route(route.tree, own.wave, 0)]))
 
-    def hear_life(self, origin: str, life: int) -> bool:
+    def learn_life(self, origin: str, life: int) -> bool:
         """Record an origin's life; returns False if a later one is known (rule 6)."""
         known = self.lives.get(origin, 0)
         if life > known:
@@ -363,12 +370,12 @@ class Trees:
                 del self._ended[name]
             # Edges may have joined trees, too, whose waves have not arrived here yet.
             for number in range(self._shared.options.trees_max + 1):
-                self.changed[TreeId(origin, known, number)] = None
+                self._changed[TreeId(origin, known, number)] = None
         return life >= known
 
     # -- searches ---------------------------------------------------------------------------------
 
-    def sought(self, now: float, peer: str, frame: Seek) -> None:
+    def receive_search(self, now: float, peer: str, frame: Seek) -> None:
         """Handle a search for some roots."""
         if frame.source == self._shared.name:
             return
@@ -388,11 +395,11 @@ class Trees:
             elif self._is_new_search(now, tree, wave):
                 onward.append((name, wave))
         if waves:
-            self._shared.tell_all(Routes(waves))
+            self._shared.send_all(Routes(waves))
         if answers:
             self._shared.send(peer, Routes(answers))
         if onward:
-            self._shared.tell_all(Seek(frame.source, onward), but=peer)
+            self._shared.send_all(Seek(frame.source, onward), but=peer)
 
     def _any_edge(self) -> str:
         return next(iter(self._shared.edges))
@@ -405,16 +412,16 @@ class Trees:
     def _search_sooner(self, now: float, name: TreeId, tree: TreePosition) -> None:
         """A neighbour has a path that is too far to adopt: searching for a later wave may help."""
         tree.searches = 0
-        due = max(now, tree.passed_on[1] + self._shared.options.lag_after_s)
+        due = max(now, tree.last_search[1] + self._shared.options.lag_after_s)
         if due < self._lost[name]:
             self._seek_in(now, name, due - now)
 
     def _is_new_search(self, now: float, tree: TreePosition, wave: int) -> bool:
-        before, at = tree.passed_on
+        before, at = tree.last_search
         window_s = _DUPLICATE_WINDOW * self._shared.options.lag_after_s
         if wave <= before and now < at + window_s:
             return False
-        tree.passed_on = (wave, now)
+        tree.last_search = (wave, now)
         return True
 
     def time_passed(self, now: float) -> None:
@@ -427,13 +434,13 @@ class Trees:
                 continue
             tree = self._trees[name]
             wanted.append((name, tree.wave + 1))
-            tree.passed_on = (tree.wave + 1, now)
+            tree.last_search = (tree.wave + 1, now)
             doublings = min(tree.searches, DOUBLINGS_MAX)
             tree.searches += 1
             self._lost[name] = now + self._shared.options.lag_after_s * 2**doublings
         self._seek_at = min(self._lost.values(), default=None)
         if wanted:
-            self._shared.tell_all(Seek(self._shared.name, wanted))
+            self._shared.send_all(Seek(self._shared.name, wanted))
 
     def next_deadline(self) -> float | None:
         return self._seek_at

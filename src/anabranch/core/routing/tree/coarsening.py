@@ -33,7 +33,7 @@ Prior art: Zhao 2006, §3.5 (which leaves the policy open); imperfect merging, M
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from anabranch.core.routing.interest_clock import InterestClock, ended, wanted
+from anabranch.core.routing.interest_clock import InterestClock, encode_interest, encode_removals
 from anabranch.core.routing.tree.interest import Directions
 from anabranch.core.routing.tree.presence import Presence
 from anabranch.core.routing.tree.shared import InterestFrame, TreeState, merging_name
@@ -178,7 +178,7 @@ class MergingBroker:
             self._shared.send_interest(peer, self._state(version))
 
     def _state(self, version: Version) -> InterestState:
-        roots = wanted(self.clock.roots(), self._shared.limits)
+        roots = encode_interest(self.clock.roots(), self._shared.limits)
         return InterestState(self._presence.site, self.leaf, {self.leaf: version}, roots)
 
     def _propagate(self) -> None:
@@ -191,15 +191,15 @@ class MergingBroker:
                 self._presence.site,
                 self.leaf,
                 {self.leaf: step.version},
-                wanted(step.plus, self._shared.limits),
-                ended(step.minus, self._shared.limits),
+                encode_interest(step.plus, self._shared.limits),
+                encode_removals(step.minus, self._shared.limits),
                 {self.leaf: step.before},
             )
         self._shared.send_interest(self._shared.name, frame)
 
     # -- the policy -------------------------------------------------------------------------------
 
-    def notice(self, now: float) -> None:
+    def plan_review(self, now: float) -> None:
         """Schedule a review if the interest of the presence has changed."""
         if self._revision != self._presence.revision and self._review_at is None:
             self._review_at = now + _REVIEW * self._shared.options.lag_after_s
@@ -223,7 +223,7 @@ class MergingBroker:
     def _conjunctions(self) -> list[Conjunction]:
         """The conjunctions of all real neighbours, without duplicates."""
         presence = self._presence
-        wanted = [presence.interest.of(d) for d in presence.outlook.listening]
+        wanted = [presence.interest.conjuncts(d) for d in presence.view.client_directions]
         return list(
             dict.fromkeys(conjunct.conjunction for conjuncts in wanted for conjunct in conjuncts)
         )

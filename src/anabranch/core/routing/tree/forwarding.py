@@ -28,14 +28,13 @@ The results are cached:
 State: volatile. Pending silence, at most `RANGES_MAX` ranges per direction and stream; if it is
 lost, edges request the ticks. Cached results.
 
-Prior art: Zhao 2006, §3.1.2 (silence), §3.2.3, §4.1.7.
+Prior art: Zhao 2006, §3.1.2 (silence), §3.2.3, §4.1.7, §6.1.3 (the cache).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 
 from anabranch.core.contract import Note
 from anabranch.core.ranges import RangeSet
-from anabranch.core.routing.contract import CHECK_WORK, CHECKED_BYTES
 from anabranch.core.routing.tree.interest import Directions, Interest
 from anabranch.core.routing.tree.shared import KnownMarks, SiteView, TreeCounters, TreeState
 from anabranch.model.encoding import decode_envelope
@@ -44,21 +43,6 @@ from anabranch.model.event import Attributes
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Knowledge
 from anabranch.model.version import NOTHING, Version
-
-# The sufficiency test: may this broker filter these ticks in that direction?
-#
-# It may if it knows the interest of every edge behind the direction in the version that the ticks'
-# vector has, or a later one. Then nothing it drops is wanted by a subscription that counts on these
-# ticks. If not, or if the vector is not known here, ticks are sent on, wanted or not. Rules:
-#
-# 1. The result is remembered per stream and direction, for the newest mark that was tested.
-# 2. What held for a mark holds for all earlier ones, since vectors grow along a stream; and it goes
-#    on to hold, since what a broker knows grows.
-# 3. What failed is tried again when the broker has learned more, or for a later mark.
-#
-# State: volatile, results only.
-#
-# Prior art: Zhao 2006, §3.2.3, §4.1.7, §6.1.3 (the cache).
 
 
 class Sufficiency:
@@ -97,7 +81,7 @@ class Sufficiency:
             self._results[key] = (mark, answer)
         return answer
 
-    def learned(self, direction: str) -> None:
+    def drop_failures(self, direction: str) -> None:
         """The presence has learned more of a direction: drop its cached failures."""
         failed = [
             key for key, (_, held) in self._results.items() if not held and key[1] == direction
@@ -141,29 +125,32 @@ class Forwarding:
     """Forwards the ticks that pass one site. See the rules at the top of this module."""
 
     def __init__(
-        self, shared: TreeState, outlook: SiteView, interest: Interest, sufficiency: Sufficiency
+        self, shared: TreeState, view: SiteView, interest: Interest, sufficiency: Sufficiency
     ) -> None:
         self._shared = shared
-        self._outlook = outlook
+        self._view = view
         self._interest = interest
         self._sufficiency = sufficiency
         #: Work left for checks in this step.
         self._checks_work = 0
         #: Called for every matched event, with the directions that want it and those it may take.
-        self.observer: Observer | None = None
+        self._observer: Observer | None = None
         #: (direction, stream) → pending silence, ordered by due time.
-        self._waiting: dict[tuple[str, str], _PendingSilence] = {}
+        self._pending_silence: dict[tuple[str, str], _PendingSilence] = {}
         #: (direction, stream) → the latest mark that was sent.
         self._latest: dict[tuple[str, str], int] = {}
         #: Directions without a usable broker; noted once.
         self._unreachable: dict[str, None] = {}
 
+    def set_observer(self, observer: Observer) -> None:
+        self._observer = observer
+
     def knowledge(self, now: float, frame: Knowledge) -> None:
         """Forward ticks from this site."""
         stream, mark, target = frame.stream, frame.mark, frame.target
-        directions = self._outlook.downstream(stream)
+        directions = self._view.downstream(stream)
         if target:
-            toward = self._outlook.toward.get(target)
+            toward = self._view.direction_of.get(target)
             directions = (toward,) if toward is not None and toward in directions else ()
         if not directions:
             return
@@ -178,13 +165,12 @@ class Forwarding:
             self._forward(now, frame, direction, answers if may else None)
 
     def _match(self, now: float, data: Sequence[Datum], directions: tuple[str, ...]) -> Answers:
-        """The directions that want each event."""
         interest = self._interest
         self._shared.counters.matches += len(data)
         if not interest:
             return [frozenset()] * len(data)
         self._checks_work = self._shared.options.step_work_max
-        if self.observer is not None:
+        if self._observer is not None:
             return [self._match_one(now, datum, directions) for datum in data]
         found = interest.destinations_of([datum.body for datum in data])
         if None not in found:
@@ -198,16 +184,16 @@ class Forwarding:
         """Decode one event and return the directions that want it."""
         try:
             envelope = decode_envelope(datum.body, self._shared.limits)
-            check_work = CHECK_WORK + len(datum.body) // CHECKED_BYTES
-            checks_max = max(0, self._checks_work // check_work)
-            wanted, checks, is_short = self._interest.destinations_within(envelope, checks_max)
-            self._checks_work -= checks * check_work
+            wanted, work, is_short = self._interest.destinations_within(
+                envelope, len(datum.body), self._checks_work
+            )
+            self._checks_work -= work
             self._shared.counters.matches_assumed += is_short
         except RemoteError:
             # Its origin is at fault, not the neighbour that forwarded it; edges report it (rule 6).
             return frozenset(directions)
-        if self.observer is not None:
-            self.observer(now, envelope.attributes(), wanted, directions)
+        if self._observer is not None:
+            self._observer(now, envelope.attributes(), wanted, directions)
         return wanted
 
     def _forward(
@@ -233,9 +219,9 @@ class Forwarding:
         if self._shared.overlay.is_own(direction):
             self._send(direction, _onward(frame, direction, mark, data, silent))
         elif not is_prompt:
-            self._wait(now, direction, frame, mark, silent)
+            self._hold_silence(now, direction, frame, mark, silent)
         else:
-            waiting = None if frame.target else self._waiting.pop(key, None)
+            waiting = None if frame.target else self._pending_silence.pop(key, None)
             if waiting is not None and waiting.mark == mark:
                 silent = _joined(waiting.silent, silent)
             elif waiting is not None:
@@ -244,7 +230,7 @@ class Forwarding:
 
     # -- silence ----------------------------------------------------------------------------------
 
-    def _wait(
+    def _hold_silence(
         self,
         now: float,
         direction: str,
@@ -253,15 +239,15 @@ class Forwarding:
         silent: Sequence[tuple[int, int]],
     ) -> None:
         key = direction, frame.stream
-        waiting = self._waiting.get(key)
+        waiting = self._pending_silence.get(key)
         if waiting is not None and (
             waiting.mark != mark or len(waiting.silent) + len(silent) > RANGES_MAX
         ):
-            self._release(direction, frame.stream, self._waiting.pop(key))
+            self._release(direction, frame.stream, self._pending_silence.pop(key))
             waiting = None
         if waiting is None:
             due = now + self._shared.options.silence_after_s
-            self._waiting[key] = waiting = _PendingSilence(due, mark)
+            self._pending_silence[key] = waiting = _PendingSilence(due, mark)
         for first, last in silent:
             waiting.silent.add(first, last)
         if frame.head >= waiting.head:
@@ -283,20 +269,20 @@ class Forwarding:
 
     def time_passed(self, now: float) -> None:
         """Send the silence that is due."""
-        while self._waiting:
-            key = next(iter(self._waiting))
-            if self._waiting[key].due > now:
+        while self._pending_silence:
+            key = next(iter(self._pending_silence))
+            if self._pending_silence[key].due > now:
                 return
-            self._release(*key, self._waiting.pop(key))
+            self._release(*key, self._pending_silence.pop(key))
 
     def next_deadline(self) -> float | None:
-        return next(iter(self._waiting.values())).due if self._waiting else None
+        return next(iter(self._pending_silence.values())).due if self._pending_silence else None
 
     # -- sending ----------------------------------------------------------------------------------
 
     def _send(self, direction: str, frame: Knowledge) -> None:
         shared = self._shared
-        broker = shared.overlay.choose(direction, frame.stream)
+        broker = shared.overlay.next_broker(direction, frame.stream)
         if broker is not None:
             self._unreachable.pop(direction, None)
             shared.send_knowledge(broker, frame)
@@ -304,7 +290,7 @@ class Forwarding:
         shared.counters.knowledge_dropped += 1
         if direction not in self._unreachable:
             self._unreachable[direction] = None
-            shared.out.append(Note("info", f"no broker of site {direction!r} accepts ticks"))
+            shared.emit(Note("info", f"no broker of site {direction!r} accepts ticks"))
 
 
 def _onward(

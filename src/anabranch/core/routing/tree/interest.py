@@ -104,15 +104,15 @@ class Interest:
         return {self._sources[found] for found in self._index.match(event)}
 
     def destinations_within(
-        self, event: Attributes | Envelope, checks_max: int
+        self, event: Attributes | Envelope, size: int, work_max: int
     ) -> tuple[Directions, int, bool]:
-        """`destinations`, or a superset if that needs more than `checks_max` checks; also the
-        number of checks, and whether the limit was reached."""
+        """`destinations`, or a superset if that needs checks above `work_max`; also the cost of
+        the checks, and whether the limit was reached. `size` is that of the event in bytes."""
         if self._index is None or not self._subscribers:
             return _NOBODY, 0, False
         if not self._index.has_doubts:
             return self.destinations(event), 0, False
-        return self._index.destinations_within(event, checks_max)
+        return self._index.destinations_within(event, size, work_max)
 
     def destinations_of(self, bodies: Sequence[bytes]) -> list[frozenset[object] | None]:
         """`destinations` for encoded events; None for an event that must be decoded first."""
@@ -120,8 +120,7 @@ class Interest:
             return [_NOBODY] * len(bodies)
         return self._index.destinations_of(bodies, self._limits)
 
-    def of(self, direction: str) -> list[Conjunct]:
-        """The conjunctions that a direction wants."""
+    def conjuncts(self, direction: str) -> list[Conjunct]:
         subscribers = self._subscribers.values()
         return [each[direction].conjunct for each in subscribers if direction in each]
 
@@ -134,17 +133,14 @@ class Interest:
     def change(
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> dict[str, DirectionChange]:
-        """Add and remove conjunctions that a direction wants."""
-        return finished(self.changing(source, plus, minus))
+        return finished(self.change_in_slices(source, plus, minus))
 
     def replace(self, source: str, conjuncts: Iterable[Conjunct]) -> dict[str, DirectionChange]:
-        """Replace all conjunctions that a direction wants."""
-        return finished(self.replacing(source, conjuncts))
+        return finished(self.replace_in_slices(source, conjuncts))
 
-    def changing(
+    def change_in_slices(
         self, source: str, plus: Iterable[Conjunct], minus: Iterable[Conjunct]
     ) -> Changing:
-        """`change`, interruptible."""
         removed = list(minus)
         added = yield from self._join_all(source, plus)
         for conjunct in removed:
@@ -155,8 +151,7 @@ class Interest:
         yield from self._minimise(source, added)
         return (yield from self._settle(source, added, is_pure=not removed))
 
-    def replacing(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
-        """`replace`, interruptible."""
+    def replace_in_slices(self, source: str, conjuncts: Iterable[Conjunct]) -> Changing:
         before = [node for node, subscribers in self._subscribers.items() if source in subscribers]
         added = yield from self._join_all(source, conjuncts)
         kept = dict.fromkeys(added)
@@ -170,7 +165,6 @@ class Interest:
         return (yield from self._settle(source, fresh, is_pure=not removed))
 
     def _spent(self) -> WorkDone:
-        """The cost of adding or removing one conjunction."""
         return WorkDone(dag_work(0 if self._dag is None else len(self._dag)))
 
     def _join_all(

@@ -49,7 +49,13 @@ import msgspec
 
 from anabranch.core.contract import Note
 from anabranch.core.routing.contract import WorkDone
-from anabranch.core.routing.interest_clock import Conjunct, InterestClock, ended, unpacking, wanted
+from anabranch.core.routing.interest_clock import (
+    Conjunct,
+    InterestClock,
+    encode_interest,
+    encode_removals,
+    unpack_in_slices,
+)
 from anabranch.core.routing.tree.forwarding import Forwarding, Sufficiency
 from anabranch.core.routing.tree.interest import DirectionChange, Interest
 from anabranch.core.routing.tree.shared import InterestFrame, SiteView, TreeState
@@ -87,7 +93,9 @@ class PresenceLag:
         #: Direction → the earliest time of another request, and the backoff after it.
         self._pauses: dict[str, tuple[float, float]] = {}
 
-    def see(self, now: float, vector: Mapping[str, Version], is_urgent: bool = False) -> None:
+    def record_seen(
+        self, now: float, vector: Mapping[str, Version], is_urgent: bool = False
+    ) -> None:
         """Record versions that some other broker has."""
         for edge, version in vector.items():
             if version > self._versions.get(edge, NOTHING) and edge in self._toward:
@@ -154,7 +162,6 @@ class InterestRepetition:
         return max(self._mean_s + 4 * self._deviation_s, self._least_s)
 
     def propagated(self, now: float, version: Version) -> None:
-        """The edge has propagated a version."""
         self._times[version] = now
         self._last = (version, now)
         if len(self._times) > _TIMES_MAX:
@@ -206,22 +213,22 @@ class Presence:
     def __init__(self, shared: TreeState, site: str, clock: InterestClock | None) -> None:
         options = shared.options
         self.site = site
-        self.outlook = outlook = SiteView(shared.topology, site)
+        self.view = view = SiteView(shared.topology, site)
         #: At a leaf: the clock of the interest that originates here.
         self.clock = clock
         #: V^b: edge → version; a missing edge is at NOTHING. Versions never decrease.
         self.versions: dict[str, Version] = {}
-        receivers = () if clock is not None else outlook.listening
+        receivers = () if clock is not None else view.client_directions
         self.interest = Interest(receivers, shared.limits, options.covering)
-        self.lag = PresenceLag(self.versions, outlook.behind, outlook.toward, options.lag_after_s)
+        self.lag = PresenceLag(self.versions, view.behind, view.direction_of, options.lag_after_s)
         self._sufficiency = Sufficiency(
             shared.marks,
             self.versions,
-            outlook.edges_behind,
+            view.edges_behind,
             shared.counters,
             options.sufficiency_cache,
         )
-        self.forwarding = Forwarding(shared, outlook, self.interest, self._sufficiency)
+        self.forwarding = Forwarding(shared, view, self.interest, self._sufficiency)
         self._shared = shared
         #: Increases with every change of the interest.
         self.revision = 0
@@ -239,7 +246,7 @@ class Presence:
 
     def _constraint_for(self, direction: str) -> dict[str, Version]:
         """`vector_for`, including edges at NOTHING: a constraint requires equality there too."""
-        return {edge: self._version(edge) for edge in self.outlook.before[direction]}
+        return {edge: self._version(edge) for edge in self.view.not_behind[direction]}
 
     def _version(self, edge: str) -> Version:
         if self.clock is not None and edge == self.clock.edge:
@@ -258,11 +265,11 @@ class Presence:
         step = clock.propagate()
         if step is None:
             return None
-        if self.outlook.is_client_site:
-            self._shared.has_advanced = True
-        for direction in self.outlook.directions:
+        if self.view.is_client_site:
+            self._shared.vector_advanced()
+        for direction in self.view.directions:
             if step.before == NOTHING:
-                self.offer(direction)
+                self.send_whole_interest(direction)
             else:
                 advance, constraint = {clock.edge: step.version}, {clock.edge: step.before}
                 self._send_change(
@@ -272,28 +279,28 @@ class Presence:
 
     # -- sending ----------------------------------------------------------------------------------
 
-    def offer(self, direction: str, onward: bool = False) -> None:
+    def send_whole_interest(self, direction: str, onward: bool = False) -> None:
         """Send a direction the whole interest that it can learn through here."""
-        broker = self._shared.overlay.agreed(direction)
+        broker = self._shared.overlay.designated(direction)
         if broker is not None:
             self._send_state(broker, direction, onward)
 
-    def ask(self, direction: str, broker: str | None = None) -> None:
+    def request_interest(self, direction: str, broker: str | None = None) -> None:
         """Request all the interest of a direction, from a different broker each time."""
         if broker is None:
             turn = self._turns.get(direction, 0)
             self._turns[direction] = turn + 1
-            broker = self._shared.overlay.agreed(direction, turn)
+            broker = self._shared.overlay.designated(direction, turn)
         if broker is None:
             return
-        behind = self.outlook.behind[direction]
+        behind = self.view.behind[direction]
         known = {edge: self.versions[edge] for edge in behind if edge in self.versions}
         request = AskInterest(direction, self.site, known, self.lag.seen(behind))
         self._shared.send_interest(broker, request)
 
     def _send_state(self, broker: str, direction: str, onward: bool) -> None:
         vector = self.vector_for(direction)
-        roots = wanted(self._roots_for(direction), self._shared.limits)
+        roots = encode_interest(self._roots_for(direction), self._shared.limits)
         state = InterestState(direction, self.site, vector, roots, False, onward)
         self._shared.send_interest(broker, state)
 
@@ -304,15 +311,19 @@ class Presence:
         change: DirectionChange,
         constraint: dict[str, Version],
     ) -> None:
-        broker = self._shared.overlay.agreed(direction)
+        broker = self._shared.overlay.designated(direction)
         if broker is not None:
             limits = self._shared.limits
-            parts = wanted(change.plus, limits), ended(change.minus, limits), constraint
+            parts = (
+                encode_interest(change.plus, limits),
+                encode_removals(change.minus, limits),
+                constraint,
+            )
             frame = InterestChange(direction, self.site, advance, *parts)
             self._shared.send_interest(broker, frame)
 
     def _send_to_peers(self, frame: InterestChange | InterestState) -> None:
-        peers = self._shared.overlay.peers(self.site)
+        peers = self._shared.overlay.reachable_members(self.site)
         if not peers:
             return
         if isinstance(frame, InterestState):
@@ -325,34 +336,33 @@ class Presence:
     # -- receiving --------------------------------------------------------------------------------
 
     def receive(self, now: float, peer: str, frame: InterestFrame) -> Iterator[WorkDone]:
-        """Handle an interest frame for this site."""
         self._check(peer, frame)
         if isinstance(frame, InterestChange):
             yield from self._change(now, frame)
         elif isinstance(frame, InterestState):
             yield from self._state(now, frame)
         else:
-            self._asked(now, peer, frame)
+            self._interest_requested(now, peer, frame)
 
     def _change(self, now: float, frame: InterestChange) -> Iterator[WorkDone]:
         known = self.versions
         if all(known.get(edge, NOTHING) >= v for edge, v in frame.advance.items()):
-            self.lag.see(now, frame.constraint)
+            self.lag.record_seen(now, frame.constraint)
             return
         if not self._applies(frame):
             self._shared.counters.changes_refused += 1
             # The missing change may be in transit, but not from a sender that lags itself.
             lags = any(known.get(e, NOTHING) < v for e, v in frame.constraint.items())
-            self.lag.see(now, frame.constraint)
-            self.lag.see(now, frame.advance, is_urgent=not lags)
+            self.lag.record_seen(now, frame.constraint)
+            self.lag.record_seen(now, frame.advance, is_urgent=not lags)
             return
         limits, source = self._shared.limits, frame.source
-        plus = yield from unpacking(frame.plus, limits)
-        minus = yield from unpacking(frame.minus, limits)
+        plus = yield from unpack_in_slices(frame.plus, limits)
+        minus = yield from unpack_in_slices(frame.minus, limits)
         self._shared.counters.changes_applied += 1
-        before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
+        before = {d: self._constraint_for(d) for d in self.view.client_directions if d != source}
         try:
-            changes = yield from self.interest.changing(source, plus, minus)
+            changes = yield from self.interest.change_in_slices(source, plus, minus)
         except LocalError as error:
             self._refuse(source, error)
             return
@@ -381,21 +391,21 @@ class Presence:
 
     def _state(self, now: float, frame: InterestState) -> Iterator[WorkDone]:
         source, known = frame.source, self.versions
-        behind = self.outlook.behind[source]
+        behind = self.view.behind[source]
         advance = {e: v for e, v in frame.vector.items() if v > known.get(e, NOTHING)}
         is_late = any(frame.vector.get(edge, NOTHING) < known.get(edge, NOTHING) for edge in behind)
         if is_late or not advance:
             self._shared.counters.states_ignored += 1
-            self.lag.see(now, advance, is_urgent=True)
+            self.lag.record_seen(now, advance, is_urgent=True)
             if frame.onward and not self._is_repeated(now, f"onward {source}", frame.vector):
                 self._offer_onward(source)
             return
-        conjuncts = yield from unpacking(frame.conjunctions, self._shared.limits)
+        conjuncts = yield from unpack_in_slices(frame.conjunctions, self._shared.limits)
         self._shared.counters.states_applied += 1
-        before = {d: self._constraint_for(d) for d in self.outlook.listening if d != source}
+        before = {d: self._constraint_for(d) for d in self.view.client_directions if d != source}
         constraint = {edge: known.get(edge, NOTHING) for edge in behind}
         try:
-            changes = yield from self.interest.replacing(source, conjuncts)
+            changes = yield from self.interest.replace_in_slices(source, conjuncts)
         except LocalError as error:
             self._refuse(source, error)
             return
@@ -412,18 +422,18 @@ class Presence:
         """Rule 6: discard interest beyond the limits and forward ticks unfiltered."""
         self._shared.counters.changes_refused += 1
         text = f"interest of {source!r} at {self.site!r} exceeds the limits, not filtering: {error}"
-        self._shared.out.append(Note("warning", text))
+        self._shared.emit(Note("warning", text))
 
     def _offer_onward(self, source: str) -> None:
-        for direction in self.outlook.listening:
+        for direction in self.view.client_directions:
             if direction != source and self.clock is None:
-                self.offer(direction, onward=True)
+                self.send_whole_interest(direction, onward=True)
 
-    def _asked(self, now: float, peer: str, frame: AskInterest) -> None:
+    def _interest_requested(self, now: float, peer: str, frame: AskInterest) -> None:
         direction = frame.source
-        self.lag.see(now, frame.known)
-        self.lag.see(now, frame.seen)
-        if direction not in self.outlook.listening:
+        self.lag.record_seen(now, frame.known)
+        self.lag.record_seen(now, frame.seen)
+        if direction not in self.view.client_directions:
             return
         mine = self.vector_for(direction)
         if any(version > frame.known.get(edge, NOTHING) for edge, version in mine.items()):
@@ -447,10 +457,10 @@ class Presence:
     def _advance(self, direction: str, advance: Mapping[str, Version]) -> None:
         self.revision += 1
         self.versions.update(advance)
-        self._sufficiency.learned(direction)
+        self._sufficiency.drop_failures(direction)
         self.lag.learned(direction)
-        if self.outlook.is_client_site:
-            self._shared.has_advanced = True
+        if self.view.is_client_site:
+            self._shared.vector_advanced()
 
     # -- checking ---------------------------------------------------------------------------------
 
@@ -458,21 +468,21 @@ class Presence:
         """Raise `RemoteError` unless this frame can come from that neighbour."""
         source, members = frame.source, self._shared.overlay.members
         vectors: tuple[Mapping[str, Version], ...]
-        if source not in self.outlook.directions:
+        if source not in self.view.directions:
             raise RemoteError(
                 f"{peer!r} sends site {self.site!r} interest of {source!r}, which is not adjacent"
             )
         if isinstance(frame, AskInterest):
             is_member = peer in members(source)
             # `seen` is hearsay: it may be wrong without a fault of the sender, so check names only.
-            self._check_names(peer, frame.seen, self.outlook.before[source])
-            vectors, allowed = (frame.known,), self.outlook.before[source]
+            self._check_names(peer, frame.seen, self.view.not_behind[source])
+            vectors, allowed = (frame.known,), self.view.not_behind[source]
         elif isinstance(frame, InterestState):
             is_member = peer in members(self.site if frame.from_peer else source)
-            vectors, allowed = (frame.vector,), self.outlook.behind[source]
+            vectors, allowed = (frame.vector,), self.view.behind[source]
         else:
             is_member = peer in members(self.site if frame.from_peer else source)
-            vectors, allowed = (frame.advance, frame.constraint), self.outlook.behind[source]
+            vectors, allowed = (frame.advance, frame.constraint), self.view.behind[source]
             if any(edge not in frame.constraint for edge in frame.advance) or not frame.advance:
                 raise RemoteError(f"{peer!r} sends a change of interest without valid versions")
         if not is_member:

@@ -29,7 +29,9 @@ Prior art: Zhao 2006, §3.1.1 (redundant routing tree), §3.5.1 (merging brokers
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from anabranch.core.contract import Send
 from anabranch.core.options import Options
@@ -50,73 +52,47 @@ from anabranch.model.network import Network
 from anabranch.model.version import Version
 
 
-class TreeCounters:
+class TreeCounters(msgspec.Struct):
     """Counters of one broker: the work that routing costs and saves.
 
     They only increase, and no decision depends on them."""
 
-    __slots__ = (
-        "answers_sent",
-        "asks_sent",
-        "changes_applied",
-        "changes_refused",
-        "changes_sent",
-        "conjunctions_sent",
-        "data_filtered",
-        "data_forwarded",
-        "data_unfiltered",
-        "full_states_sent",
-        "knowledge_dropped",
-        "knowledge_sent",
-        "marks_sent",
-        "matches",
-        "matches_assumed",
-        "states_applied",
-        "states_ignored",
-        "states_sent",
-        "sufficiency_asked",
-        "sufficiency_elements",
-        "sufficiency_tests",
-        "vector_elements_sent",
-    )
-
-    def __init__(self) -> None:
-        #: Interest states sent in answer to requests.
-        self.answers_sent = 0
-        self.asks_sent = 0
-        self.changes_applied = 0
-        self.changes_refused = 0
-        self.changes_sent = 0
-        #: In changes and states.
-        self.conjunctions_sent = 0
-        #: Events per direction: filtered out, forwarded, and forwarded without matching.
-        self.data_filtered = 0
-        self.data_forwarded = 0
-        self.data_unfiltered = 0
-        #: Interest states sent by the edge itself, to repair a lag.
-        self.full_states_sent = 0
-        #: Frames that no broker of a site could accept.
-        self.knowledge_dropped = 0
-        #: Frames sent over links.
-        self.knowledge_sent = 0
-        self.marks_sent = 0
-        #: Events matched against the index.
-        self.matches = 0
-        #: Of these, events forwarded to more directions than necessary because checking all
-        #: undecided filters would have exceeded the work of one step.
-        self.matches_assumed = 0
-        self.states_applied = 0
-        self.states_ignored = 0
-        self.states_sent = 0
-        #: Queries of the sufficiency test, vector elements compared, and tests not cached.
-        self.sufficiency_asked = 0
-        self.sufficiency_elements = 0
-        self.sufficiency_tests = 0
-        #: Elements of vectors in marks, changes, states and asks.
-        self.vector_elements_sent = 0
+    #: Interest states sent in answer to requests.
+    answers_sent: int = 0
+    asks_sent: int = 0
+    changes_applied: int = 0
+    changes_refused: int = 0
+    changes_sent: int = 0
+    #: In changes and states.
+    conjunctions_sent: int = 0
+    #: Events per direction: filtered out, forwarded, and forwarded without matching.
+    data_filtered: int = 0
+    data_forwarded: int = 0
+    data_unfiltered: int = 0
+    #: Interest states sent by the edge itself, to repair a lag.
+    full_states_sent: int = 0
+    #: Frames that no broker of a site could accept.
+    knowledge_dropped: int = 0
+    #: Frames sent over links.
+    knowledge_sent: int = 0
+    marks_sent: int = 0
+    #: Events matched against the index.
+    matches: int = 0
+    #: Of these, events forwarded to more directions than necessary because checking all undecided
+    #: filters would have exceeded the work of one step.
+    matches_assumed: int = 0
+    states_applied: int = 0
+    states_ignored: int = 0
+    states_sent: int = 0
+    #: Queries of the sufficiency test, vector elements compared, and tests not cached.
+    sufficiency_asked: int = 0
+    sufficiency_elements: int = 0
+    sufficiency_tests: int = 0
+    #: Elements of vectors in marks, changes, states and asks.
+    vector_elements_sent: int = 0
 
     def as_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return msgspec.structs.asdict(self)
 
 
 def merging_name(broker: str, site: str) -> str:
@@ -152,7 +128,7 @@ class SiteView:
         #: Direction → the edge names behind it.
         self.behind: dict[str, tuple[str, ...]] = {name: (name,) for name in merging}
         #: Direction → all other edge names: those that it learns of through this site.
-        self.before: dict[str, tuple[str, ...]] = {}
+        self.not_behind: dict[str, tuple[str, ...]] = {}
         for direction in network.neighbours(site):
             beyond = [s for s in network.sites if s != site]
             beyond = [s for s in beyond if network.next_site(site, s) == direction]
@@ -162,25 +138,25 @@ class SiteView:
         if self.is_client_site:
             everything.append(site)
         for direction, names_behind in self.behind.items():
-            self.before[direction] = tuple(n for n in everything if n not in names_behind)
+            self.not_behind[direction] = tuple(n for n in everything if n not in names_behind)
         #: Direction → the brokers behind it that clients attach to.
         self.edges_behind = {d: network.edges_behind(site, d) for d in network.neighbours(site)}
         #: Directions with publishers and subscribers behind them.
-        self.listening: tuple[str, ...] = tuple(
+        self.client_directions: tuple[str, ...] = tuple(
             d for d in network.neighbours(site) if self.edges_behind[d]
         )
         #: Directions that interest comes from.
-        self.sources = (*self.listening, *merging)
+        self.sources = (*self.client_directions, *merging)
         #: Edge name → the direction it is in.
-        self.toward = {name: d for d, names in self.behind.items() for name in names}
+        self.direction_of = {name: d for d, names in self.behind.items() for name in names}
         self._downstream: dict[str, tuple[str, ...]] = {}
 
     def downstream(self, stream: str) -> tuple[str, ...]:
         """The directions that ticks of a stream take from here."""
         known = self._downstream.get(stream)
         if known is None:
-            back = self.toward.get(stream)
-            known = tuple(d for d in self.listening if d != back)
+            back = self.direction_of.get(stream)
+            known = tuple(d for d in self.client_directions if d != back)
             self._downstream[stream] = known
         return known
 
@@ -229,7 +205,7 @@ class KnownMarks:
             del known[next(iter(known))]
         return mark in known
 
-    def say(self, link: str, stream: str, mark: int) -> bool:
+    def record_sent(self, link: str, stream: str, mark: int) -> bool:
         """Whether a vector still has to be sent over a link; records it as sent."""
         sent = self._sent.setdefault(link, {}).setdefault(stream, {})
         if mark in sent:
@@ -264,20 +240,59 @@ class TreeState:
         self.clocks: dict[str, InterestClock] = {}
         #: Stream → how this edge's element grows along it.
         self.steps: dict[str, VersionSteps] = {}
-        #: Whether the vector of this broker's origin may have grown.
-        self.has_advanced = False
+        self._has_advanced = False
         #: Outcomes for the broker, in order.
-        self.out: list[Outcome] = []
+        self._outcomes: list[Outcome] = []
         #: Frames for presences of this broker.
-        self.local: deque[LinkFrame] = deque()
+        self._local_frames: deque[LinkFrame] = deque()
+
+    # -- interest kept here -----------------------------------------------------------------------
+
+    def add_clock(self, clock: InterestClock) -> None:
+        self.clocks[clock.edge] = clock
+
+    def learn_step(self, stream: str, mark: int, version: Version) -> None:
+        """A mark of a stream has this version of this edge's interest."""
+        self.steps.setdefault(stream, VersionSteps()).learn(mark, version)
+
+    def vector_advanced(self) -> None:
+        """The vector of this broker's origin may have grown."""
+        self._has_advanced = True
+
+    def take_advance(self) -> bool:
+        """Whether the vector may have grown since the last call."""
+        has_advanced, self._has_advanced = self._has_advanced, False
+        return has_advanced
+
+    # -- the outbox -------------------------------------------------------------------------------
+
+    def emit(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+
+    def take_outcomes(self) -> list[Outcome]:
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def local_frames(self) -> Sequence[LinkFrame]:
+        """The frames that presences of this broker have not received yet."""
+        return self._local_frames
+
+    def next_local_frame(self) -> LinkFrame | None:
+        return self._local_frames.popleft() if self._local_frames else None
+
+    def discard(self) -> None:
+        """Drop everything in the outbox."""
+        self._outcomes.clear()
+        self._local_frames.clear()
 
     # -- sending ----------------------------------------------------------------------------------
 
     def send(self, broker: str, frame: LinkFrame) -> None:
         if broker == self.name:
-            self.local.append(frame)
+            self._local_frames.append(frame)
         else:
-            self.out.append(Send(broker, frame))
+            self.emit(Send(broker, frame))
 
     def send_interest(self, broker: str, frame: InterestFrame) -> None:
         """Send an interest frame and count it."""
@@ -308,10 +323,10 @@ class TreeState:
         vector = self.marks.vector(stream, mark)
         if vector is None:
             return
-        if self.marks.say(broker, stream, mark) or not self.options.digests:
+        if self.marks.record_sent(broker, stream, mark) or not self.options.digests:
             self.counters.marks_sent += 1
             self.counters.vector_elements_sent += len(vector)
-            self.out.append(Send(broker, MarkIs(stream, mark, dict(vector))))
+            self.emit(Send(broker, MarkIs(stream, mark, dict(vector))))
 
     # -- checking ---------------------------------------------------------------------------------
 

@@ -22,19 +22,17 @@ time, mark = digest of the virtual time vector V^m.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.core.contract import Note, Send
+from anabranch.core.contract import Note, Send, earliest
 from anabranch.core.options import Options
 from anabranch.core.routing.contract import (
     Arrival,
     Emission,
-    InterestVersions,
     Outcome,
     Router,
-    VectorAdvance,
     WorkDone,
     knowledge_of,
 )
-from anabranch.core.routing.interest_clock import InterestClock, VersionSteps
+from anabranch.core.routing.interest_clock import InterestClock, OriginVector
 from anabranch.core.routing.overlay import Overlay, check_knowledge, check_tick, check_upstream
 from anabranch.core.routing.tree.coarsening import MergingBroker
 from anabranch.core.routing.tree.presence import InterestRepetition, Presence
@@ -55,12 +53,12 @@ from anabranch.model.frames import (
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.version import NOTHING, Version, is_at_least, raise_to
+from anabranch.model.version import NOTHING, Version
 
 #: Minimum cost of learning a conjunction.
 _LEARN_WORK = 60
 #: Outstanding requests for vectors that are remembered to avoid duplicates.
-_ASKED_MAX = 256
+_REQUESTED_MAX = 256
 
 
 class PresenceView(NamedTuple):
@@ -92,7 +90,7 @@ class TreeRouter(Router):
         self.clock: InterestClock | None = None
         if name in self._overlay.edges:
             self.clock = InterestClock(name, life, limits, options.covering)
-            self._shared.clocks[name] = self.clock
+            self._shared.add_clock(self.clock)
         self._presences: dict[str, Presence] = {}
         for site in network.sites_of(name):
             clock = self.clock if site == name else None
@@ -105,19 +103,18 @@ class TreeRouter(Router):
         #: When to propagate changes of this edge's interest; None if there are none.
         self._propagate_at: float | None = None
         self._has_propagated = False
-        #: The vector that this broker's origin has, or was asked to adopt.
-        self._vector: dict[str, Version] = {}
+        self._origin_vector = OriginVector()
         #: Vectors requested and not yet received, as (stream, mark).
-        self._asked: dict[tuple[str, int], None] = {}
+        self._requested_vectors: dict[tuple[str, int], None] = {}
 
     def _host_merging(self, topology: Topology, presence: Presence, life: int) -> None:
         leaves = topology.merging_of(presence.site)
-        self._overlay.leaves |= leaves
+        self._overlay.add_leaves(leaves)
         for leaf, broker in leaves.items():
             if broker == self._name:
                 self._merging[leaf] = merging = MergingBroker(self._shared, presence, life)
-                self._shared.clocks[leaf] = merging.clock
-                presence.forwarding.observer = merging.observe
+                self._shared.add_clock(merging.clock)
+                presence.forwarding.set_observer(merging.observe)
 
     # -- inspection -------------------------------------------------------------------------------
 
@@ -131,23 +128,22 @@ class TreeRouter(Router):
 
         Older ones may stay unknown: brokers do not keep vectors forever."""
         newest = self._shared.marks.newest
-        return [(stream, mark) for stream, mark in self._asked if mark > newest(stream)]
+        return [(stream, mark) for stream, mark in self._requested_vectors if mark > newest(stream)]
 
     @property
     def knows_interest(self) -> bool:
         return any(presence.interest for presence in self._presences.values())
 
-    def counted(self) -> dict[str, int]:
+    def counter_values(self) -> dict[str, int]:
         return self.counters.as_dict()
 
     def presences(self) -> list[PresenceView]:
-        """The state of every presence."""
         return [
             PresenceView(
                 site,
                 {
-                    direction: [each.conjunction for each in presence.interest.of(direction)]
-                    for direction in presence.outlook.directions
+                    direction: [each.conjunction for each in presence.interest.conjuncts(direction)]
+                    for direction in presence.view.directions
                 },
                 dict(presence.versions),
             )
@@ -167,7 +163,7 @@ class TreeRouter(Router):
     def link_down(self, now: float, peer: str) -> list[Outcome]:
         del now
         self._overlay.link_down(peer)
-        self._asked.clear()
+        self._requested_vectors.clear()
         self._shared.marks.forget_link(peer)
         for presence in self._presences.values():
             presence.link_down()
@@ -180,13 +176,15 @@ class TreeRouter(Router):
 
     def _request_interest(self, peer: str) -> None:
         for presence in self._presences.values():
-            for direction in presence.outlook.sources:
+            for direction in presence.view.sources:
                 if peer in self._overlay.members(direction):
-                    presence.ask(direction, peer)
+                    presence.request_interest(direction, peer)
 
-    def link_load(self, now: float, peer: str, given: int, gone: int, waiting: int) -> None:
+    def link_load(
+        self, now: float, peer: str, offered_bytes: int, sent_bytes: int, queued_bytes: int
+    ) -> None:
         """There is only one path, so load does not matter."""
-        del now, peer, given, gone, waiting
+        del now, peer, offered_bytes, sent_bytes, queued_bytes
 
     def frame(self, now: float, peer: str, frame: LinkFrame) -> Iterable[Outcome]:
         if isinstance(frame, Carry):
@@ -205,8 +203,7 @@ class TreeRouter(Router):
             yield from self._finishing(now)
         except RemoteError:
             # Discard partial effects of the rejected frame.
-            self._shared.out.clear()
-            self._shared.local.clear()
+            self._shared.discard()
             raise
 
     # -- the edge ---------------------------------------------------------------------------------
@@ -216,18 +213,12 @@ class TreeRouter(Router):
     ) -> Iterator[Outcome]:
         clock = self.clock
         assert clock is not None, "only edges have subscriptions"
-        gathered_max = self._options.interest_conjunctions_max
-        for name, filter in added.items():
-            yield from clock.adding(name, filter)
-            yield InterestVersions({name: clock.version_of(name)})
-            if clock.gathered >= gathered_max:
-                self._propagate(now)
-                yield from self._finishing(now)
-        for name in removed:
-            clock.remove(name)
-            if clock.gathered >= gathered_max:
-                self._propagate(now)
-                yield from self._finishing(now)
+
+        def propagated() -> Iterator[Outcome]:
+            self._propagate(now)
+            yield from self._finishing(now)
+
+        yield from clock.change(added, removed, self._options.interest_conjunctions_max, propagated)
         self._plan_propagation(now)
         if self._options.interest_after_s <= 0:
             self._propagate(now)
@@ -258,7 +249,7 @@ class TreeRouter(Router):
         return self._finish(now)
 
     def marked(self, now: float, mark: int, vector: Mapping[str, Version]) -> list[Outcome]:
-        raise_to(self._vector, vector)
+        self._origin_vector.marked(vector)
         self._learn_mark(now, self._name, mark, dict(vector))
         return self._finish(now)
 
@@ -274,26 +265,23 @@ class TreeRouter(Router):
             self._propagate(now)
         for presence in self._presences.values():
             for direction in presence.lag.due(now):
-                presence.ask(direction)
+                presence.request_interest(direction)
             presence.forwarding.time_passed(now)
         for merging in self._merging.values():
             merging.time_passed(now)
-        conjunctions = sum(map(conjunctions_in, self._shared.local))
+        conjunctions = sum(map(conjunctions_in, self._shared.local_frames))
         if conjunctions > self._options.portion(_LEARN_WORK):
             return self._finishing(now)
         return self._finish(now)
 
     def next_deadline(self) -> float | None:
-        deadline = self._propagate_at
-        for presence in self._presences.values():
-            for due in (presence.lag.next_deadline(), presence.forwarding.next_deadline()):
-                if due is not None and (deadline is None or due < deadline):
-                    deadline = due
-        for merging in self._merging.values():
-            review = merging.next_deadline()
-            if review is not None and (deadline is None or review < deadline):
-                deadline = review
-        return deadline
+        presences, merging = self._presences.values(), self._merging.values()
+        return earliest(
+            self._propagate_at,
+            *[presence.lag.next_deadline() for presence in presences],
+            *[presence.forwarding.next_deadline() for presence in presences],
+            *[broker.next_deadline() for broker in merging],
+        )
 
     # -- dispatch ---------------------------------------------------------------------------------
 
@@ -309,9 +297,9 @@ class TreeRouter(Router):
             else:
                 raise RemoteError(f"{peer!r} addresses site {frame.site!r}, which is not here")
         elif isinstance(frame, MarkIs):
-            self._mark_is(now, peer, frame)
+            self._mark_received(now, peer, frame)
         elif isinstance(frame, AskMark):
-            self._mark_asked(peer, frame)
+            self._mark_requested(peer, frame)
         else:
             raise RemoteError(f"{peer!r} sends {type(frame).__name__}, not a tree routing frame")
 
@@ -321,15 +309,13 @@ class TreeRouter(Router):
 
     def _finishing(self, now: float) -> Iterator[Outcome]:
         shared = self._shared
-        while shared.local:
-            yield from self._receive(now, self._name, shared.local.popleft())
+        while (frame := shared.next_local_frame()) is not None:
+            yield from self._receive(now, self._name, frame)
         for merging in self._merging.values():
-            merging.notice(now)
-        if shared.has_advanced:
-            shared.has_advanced = False
+            merging.plan_review(now)
+        if shared.take_advance():
             self._advance_origin()
-        out, shared.out = shared.out, []
-        yield from out
+        yield from shared.take_outcomes()
 
     def _advance_origin(self) -> None:
         """Rule 2."""
@@ -338,9 +324,8 @@ class TreeRouter(Router):
         vector = {edge: v for edge, v in known.items() if edge in self._overlay.edges}
         if self.clock.propagated != NOTHING:
             vector[self._name] = self.clock.propagated
-        if not is_at_least(self._vector, vector):
-            raise_to(self._vector, vector)
-            self._shared.out.append(VectorAdvance(dict(self._vector)))
+        for advance in self._origin_vector.advance(vector):
+            self._shared.emit(advance)
 
     # -- ticks ------------------------------------------------------------------------------------
 
@@ -354,7 +339,7 @@ class TreeRouter(Router):
         steps = self._shared.steps.get(stream)
         version = NOTHING if steps is None else steps.at(frame.mark)
         parts = frame.data, frame.silent, frame.withheld, frame.head, frame.time_ns
-        self._shared.out.append(Arrival(stream, version, *parts))
+        self._shared.emit(Arrival(stream, version, *parts))
         if stream == self._name or frame.target:
             return
         is_known = self._shared.marks.vector(stream, frame.mark) is not None
@@ -364,13 +349,13 @@ class TreeRouter(Router):
     def _repeat(self) -> None:
         """Propagate this edge's whole interest through the network again."""
         presence = self._presences[self._name]
-        for direction in presence.outlook.listening:
+        for direction in presence.view.client_directions:
             self._shared.counters.full_states_sent += 1
-            presence.offer(direction, onward=True)
+            presence.send_whole_interest(direction, onward=True)
 
     # -- marks ------------------------------------------------------------------------------------
 
-    def _mark_is(self, now: float, peer: str, frame: MarkIs) -> None:
+    def _mark_received(self, now: float, peer: str, frame: MarkIs) -> None:
         if frame.stream not in self._overlay.edges or frame.stream == self._name or not frame.mark:
             raise RemoteError(f"{peer!r} sends invalid mark {frame.mark} of {frame.stream!r}")
         check_upstream(self._overlay, peer, frame.stream)
@@ -382,40 +367,38 @@ class TreeRouter(Router):
             self._shared.check_own(frame.vector)
         except RemoteError as error:
             # The neighbour that forwarded it could not check it. An unknown mark is safe.
-            self._shared.out.append(Note("warning", f"from {peer!r}: {error}"))
+            self._shared.emit(Note("warning", f"from {peer!r}: {error}"))
             return
         self._learn_mark(now, frame.stream, frame.mark, frame.vector)
 
     def _learn_mark(self, now: float, stream: str, mark: int, vector: dict[str, Version]) -> None:
-        self._asked.pop((stream, mark), None)
+        self._requested_vectors.pop((stream, mark), None)
         if not self._shared.marks.learn(stream, mark, vector):
             return
         for presence in self._presences.values():
-            presence.lag.see(now, vector)
+            presence.lag.record_seen(now, vector)
         if self._name in vector:
-            steps = self._shared.steps.setdefault(stream, VersionSteps())
-            steps.learn(mark, vector[self._name])
+            self._shared.learn_step(stream, mark, vector[self._name])
 
     def _ask_mark(self, peer: str, frame: Knowledge) -> None:
         """Request a missing vector, once."""
         key = frame.stream, frame.mark
-        if self._shared.marks.vector(*key) is not None or key in self._asked:
+        if self._shared.marks.vector(*key) is not None or key in self._requested_vectors:
             return
-        self._asked[key] = None
-        if len(self._asked) > _ASKED_MAX:
-            del self._asked[next(iter(self._asked))]
-        self._shared.out.append(Send(peer, AskMark(*key)))
+        self._requested_vectors[key] = None
+        if len(self._requested_vectors) > _REQUESTED_MAX:
+            del self._requested_vectors[next(iter(self._requested_vectors))]
+        self._shared.emit(Send(peer, AskMark(*key)))
 
-    def _mark_asked(self, peer: str, frame: AskMark) -> None:
+    def _mark_requested(self, peer: str, frame: AskMark) -> None:
         vector = self._shared.marks.vector(frame.stream, frame.mark)
         if vector is not None and frame.mark:
-            self._shared.marks.say(peer, frame.stream, frame.mark)
+            self._shared.marks.record_sent(peer, frame.stream, frame.mark)
             self._shared.counters.marks_sent += 1
-            self._shared.out.append(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
+            self._shared.emit(Send(peer, MarkIs(frame.stream, frame.mark, dict(vector))))
 
 
 def conjunctions_in(frame: LinkFrame) -> int:
-    """Number of conjunctions in a frame."""
     if isinstance(frame, InterestChange):
         return sum(len(each.places) for each in (*frame.plus, *frame.minus))
     if isinstance(frame, InterestState):

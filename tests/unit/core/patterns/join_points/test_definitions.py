@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from anabranch.core import contract
-from anabranch.core.session.effects import SendFrame, TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered, SendFrame
 from anabranch.core.session.session import PATTERN_REQUEST_FIRST
 from anabranch.model.client_frames import BUSY, UNKNOWN, Define
 from anabranch.model.errors import LocalError
@@ -20,7 +20,7 @@ SILENCE = "order:{kind = 'order'} THEN NOT paid:{kind = 'paid'} WHERE order.n = 
 
 def answers(user: User) -> list[tuple[str, str]]:
     """Code and reason of each answer, in order."""
-    return [(each.code, each.reason) for each in user.heard(TellDefined)]
+    return [(each.code, each.reason) for each in user.heard(PatternRequestAnswered)]
 
 
 def test_an_id_that_another_broker_has_is_found_there() -> None:
@@ -143,7 +143,7 @@ def test_what_is_published_at_its_broker_after_the_answer_counts(
     user, reader = stage.user("u", "e1"), stage.user("r", "e2")
     reader.subscribe_to("both")
     user.define("both", BOTH)
-    while not user.heard(TellDefined):
+    while not user.heard(PatternRequestAnswered):
         stage.run(0.001)
     user.publish(price=10)
     user.publish(price=40)
@@ -160,7 +160,7 @@ def test_too_many_patterns_are_refused_and_there_is_room_again() -> None:
     for name in ("one", "two", "three"):
         user.define(name, RISE)
     stage.run(1.0)
-    reasons = {each.pattern: each.reason for each in user.heard(TellDefined)}
+    reasons = {each.pattern: each.reason for each in user.heard(PatternRequestAnswered)}
     assert reasons["one"] == reasons["two"] == ""
     refusal = "this broker has 2 patterns, its limit (patterns_max)"
     assert reasons["three"].startswith(refusal)
@@ -240,8 +240,8 @@ def test_a_definition_that_contradicts_itself_is_refused_and_nothing_is_stored(t
     stage = Stage()
     user = stage.user("u", "e1")
     frame = Define(PATTERN_REQUEST_FIRST, "rise", text, is_new=True, must_exist=True)
-    user.session.defining._open[PATTERN_REQUEST_FIRST] = frame
-    user.session.defining._request = PATTERN_REQUEST_FIRST
+    user.session.patterns._open[PATTERN_REQUEST_FIRST] = frame
+    user.session.patterns._request = PATTERN_REQUEST_FIRST
     user.perform([SendFrame(frame)])
     stage.run(1.0)
     ((_, reason),) = answers(user)

@@ -5,11 +5,11 @@ import pytest
 from anabranch.core import contract
 from anabranch.core.routing.registry import RoutingName
 from anabranch.core.session.effects import (
-    TellCut,
-    TellDefined,
-    TellPublishRefused,
-    TellRefused,
-    TellStands,
+    EventsRefused,
+    PatternRequestAnswered,
+    SubscriptionAccepted,
+    SubscriptionCut,
+    SubscriptionRefused,
 )
 from anabranch.model.client_frames import UNKNOWN
 from anabranch.model.frames import Carry, PointTaken, TakePoint
@@ -36,7 +36,7 @@ def test_a_match_is_one_event_with_the_events_that_contributed(routing: RoutingN
     stage.run(0.5)
     reader.define("rise", RISE)
     stage.run(1.0)
-    assert [each.reason for each in reader.heard(TellDefined)] == [""]
+    assert [each.reason for each in reader.heard(PatternRequestAnswered)] == [""]
     feed.publish(symbol="A", price=10)
     stage.run(0.2)
     other.publish(symbol="B", price=50)
@@ -192,8 +192,8 @@ def test_a_definition_is_checked_and_answered_again_when_it_is_repeated() -> Non
     user.define("rise", SILENCE)
     user.define("x" * 250, RISE)
     stage.run(0.5)
-    reasons = [each.reason for each in user.heard(TellDefined)]
-    answers = {each.request % 100: each.reason for each in user.heard(TellDefined)}
+    reasons = [each.reason for each in user.heard(PatternRequestAnswered)]
+    answers = {each.request % 100: each.reason for each in user.heard(PatternRequestAnswered)}
     assert len(reasons) == len(answers) == 6
     by_order = [reason for _, reason in sorted(answers.items())]
     assert "at position 12" in by_order[0]
@@ -207,7 +207,7 @@ def test_a_definition_outlives_a_crash_as_soon_as_it_is_answered() -> None:
     stage = Stage()
     user = stage.user("u", "e1")
     user.define("rise", RISE)
-    while not user.heard(TellDefined):
+    while not user.heard(PatternRequestAnswered):
         stage.run(0.005)
     stage.restart("e1")
     stage.run(2.0)
@@ -224,7 +224,7 @@ def test_a_dropped_pattern_leaves_nothing_behind(home: str) -> None:
     user.drop("rise")
     user.drop("never")
     stage.run(2.0)
-    told = {each.pattern: each.code for each in user.heard(TellDefined)}
+    told = {each.pattern: each.code for each in user.heard(PatternRequestAnswered)}
     assert told == {"rise": "", "never": UNKNOWN}
     assert stage.owners("rise") == []
     quotes(feed, 4)
@@ -240,7 +240,7 @@ def test_a_dropped_pattern_leaves_nothing_behind(home: str) -> None:
     user.define("rise", RISE)
     stage.run(0.5)
     if home == "e1":
-        assert "there was a pattern 'rise'" in user.heard(TellDefined)[-1].reason
+        assert "there was a pattern 'rise'" in user.heard(PatternRequestAnswered)[-1].reason
 
 
 @pytest.mark.parametrize("after_ms", range(-40, 41, 4))
@@ -257,7 +257,7 @@ def test_one_that_moves_is_dropped_all_the_same(after_ms: int) -> None:
         stage.run(-after_ms / 1e3)
         user.drop("rise")
     stage.run(6.0)
-    assert [(each.code, each.reason) for each in user.heard(TellDefined)] == [("", "")]
+    assert [(each.code, each.reason) for each in user.heard(PatternRequestAnswered)] == [("", "")]
     assert stage.owners("rise") == []
 
 
@@ -270,7 +270,7 @@ def test_what_nobody_keeps_is_dropped_and_what_is_kept_stays() -> None:
     stage.move("kept", "e1", "e2")
     for _ in range(4):
         stage.run(1.0)
-        user.perform(user.session.defining.keep(["kept"]))
+        user.perform(user.session.patterns.keep(["kept"]))
     assert stage.owners("kept") == ["e2"]
     assert stage.owners("left") == []
 
@@ -294,17 +294,17 @@ def test_names_and_attributes_of_the_network_are_no_clients_to_use() -> None:
     user = stage.user("u", "e1")
     user.publish(**{"anabranch.pattern": "rise"})
     stage.run(0.3)
-    refused = user.heard(TellPublishRefused)[0]
+    refused = user.heard(EventsRefused)[0]
     assert refused.final
     assert "the network's own" in refused.reason
     text = "price > 1"
     user.perform(user.session.subscribe(0.0, "pattern/rise", text, quality="durable"))
     stage.run(0.3)
-    assert "join points" in user.heard(TellRefused)[0].reason
-    assert not user.heard(TellStands)
+    assert "join points" in user.heard(SubscriptionRefused)[0].reason
+    assert not user.heard(SubscriptionAccepted)
     stranger = stage.user("pattern/rise", "e1")
     stage.run(0.3)
-    assert stranger.heard(TellCut) or stranger.connection is None
+    assert stranger.heard(SubscriptionCut) or stranger.connection is None
 
 
 def test_patterns_are_matched_over_the_matches_of_patterns() -> None:

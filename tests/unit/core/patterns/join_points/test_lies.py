@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from anabranch.core import contract
 from anabranch.core.patterns.join_points.moves import STARTS_MAX
 from anabranch.core.patterns.join_points.records import COUNT_MAX
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY
 from anabranch.model.event import INT_MAX
 from anabranch.model.frames import (
@@ -120,7 +120,7 @@ def test_an_answer_to_a_question_of_an_earlier_life_is_none() -> None:
     # What e2 said to the first life comes now; it may have the pattern since.
     tell(stage, "e2", "e1", PointFound(asked[0], "rise", "no"))
     stage.run(7.0)
-    assert {each.code for each in user.heard(TellDefined)} == {BUSY}
+    assert {each.code for each in user.heard(PatternRequestAnswered)} == {BUSY}
     assert stage.owners("rise") == []
 
 
@@ -141,7 +141,7 @@ def test_what_is_remembered_of_patterns_that_were_refused_or_dropped_is_bounded(
     for number in range(8):
         user.define(f"own{number}", RISE, is_new=True)
     stage.run(2.0)
-    reasons = [each.reason for each in user.heard(TellDefined)][-8:]
+    reasons = [each.reason for each in user.heard(PatternRequestAnswered)][-8:]
     assert [reason[:20] for reason in reasons] == ["there was a pattern "] * 8
     for number in range(30):
         user.define(f"more{number}", RISE, is_new=True)

@@ -162,7 +162,7 @@ def test_a_busy_broker_is_left_for_one_that_is_not() -> None:
     assert world.owners("rise") == ["b"]
     router = world.world.hosts["b"].broker.router  # type: ignore[union-attr]
     assert isinstance(router, MeshRouter)
-    assert router.neighbours.times()["c"] > 0.3
+    assert router.delays.times()["c"] > 0.3
 
 
 def test_every_pattern_has_its_turn_though_questions_are_not_answered() -> None:

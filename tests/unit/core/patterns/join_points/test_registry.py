@@ -1,6 +1,6 @@
 """Requests about patterns that wait: bounded for all, and for each."""
 
-from anabranch.core.session.effects import TellDefined
+from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY
 from anabranch.model.limits import DEFAULT_LIMITS
 from tests.point_parts import Stage, User
@@ -12,7 +12,7 @@ RISE = "low:{price < 20} THEN high:{price > 30} WHERE low.symbol = high.symbol W
 
 def codes(user: User) -> list[str]:
     """The codes of the answers that came."""
-    return [each.code for each in user.heard(TellDefined)]
+    return [each.code for each in user.heard(PatternRequestAnswered)]
 
 
 def test_one_client_that_defines_very_much_leaves_room_for_others() -> None:
@@ -42,7 +42,7 @@ def test_one_client_that_drops_very_much_leaves_room_for_others() -> None:
         greedy.drop(f"p{number}")
     stage.run(0.5)
     assert codes(greedy) == [BUSY] * (WAITING_MAX - WAITING_OF_SESSION_MAX)
-    reasons = {each.reason for each in greedy.heard(TellDefined)}
+    reasons = {each.reason for each in greedy.heard(PatternRequestAnswered)}
     assert all("(session_pattern_requests_max)" in reason for reason in reasons)
     other.drop("own")
     stage.run(0.5)

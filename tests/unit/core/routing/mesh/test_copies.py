@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from anabranch.core.contract import Send
 from anabranch.core.routing.contract import Arrival, Emission
-from anabranch.core.routing.mesh.link_costs import utilisation, waiting_bytes
+from anabranch.core.routing.mesh.copies import utilisation, waiting_bytes
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum
 from anabranch.model.frames import Done
@@ -123,7 +123,7 @@ def test_distances_fall_with_every_hop() -> None:
 def test_a_target_goes_only_to_who_is_nearer_than_this_broker_was_said_to_be() -> None:
     mesh = ready("ab bc cd", QUICK, "d")
     router = mesh.routers["b"]
-    assert router.branches.on_tree(mesh.root("a"), "d") == {"c": 1}
+    assert router.branches.hops_on_tree(mesh.root("a"), "d") == {"c": 1}
 
     def passed_on(distance: int) -> list[tuple[str, int]]:
         target = Target("d", Version(1, 1), distance, 9, [])
@@ -163,7 +163,7 @@ def test_targets_do_not_part_because_a_link_is_busy() -> None:
             for edge in edges:
                 mesh.subscribe(edge, wanted="price > 10")
             mesh.run(2.0)
-            if mesh.routers["a"].branches.on_tree(mesh.root("a"), "d") == {"b": 1}:
+            if mesh.routers["a"].branches.hops_on_tree(mesh.root("a"), "d") == {"b": 1}:
                 break
         for number in range(1, 6):
             mesh.routers["a"].link_load(mesh.now, "b", 100_000, 1_000, number * 99_000)

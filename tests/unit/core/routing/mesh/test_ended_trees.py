@@ -15,7 +15,7 @@ ADVERTISED = [f"price = {n}" for n in range(8)]
 
 def further(mesh: Mesh) -> set[TreeId]:
     """All trees but the first ones that anybody knows, or has an edge on."""
-    known = {tree for router in mesh.routers.values() for tree in router.trees.stands()}
+    known = {tree for router in mesh.routers.values() for tree in router.trees.positions()}
     known |= {tree for router in mesh.routers.values() for tree in router.branches.view()}
     return {tree for tree in known if tree.number}
 
@@ -77,13 +77,13 @@ def test_an_edge_leaves_a_tree_that_its_interest_meets_no_more() -> None:
 
 def test_a_tree_that_begins_again_has_later_waves_and_all_its_branches() -> None:
     mesh, tree = with_tree()
-    before = mesh.routers["a"].trees.stands()[tree][0]
+    before = mesh.routers["a"].trees.positions()[tree][0]
     mesh.advertise("a", removed=["price > 10"])
     mesh.run()
     mesh.advertise("a", "price > 15")
     mesh.run()
-    assert {router.trees.stands()[tree][0] for router in mesh.routers.values()} == {before + 1}
-    assert mesh.routers["a"].branches.on_tree(tree, "c")
+    assert {router.trees.positions()[tree][0] for router in mesh.routers.values()} == {before + 1}
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c")
 
 
 def test_a_wave_that_comes_after_the_end_of_its_tree_is_not_taken() -> None:
@@ -108,7 +108,7 @@ def test_an_old_wave_of_a_tree_that_began_again_is_not_taken() -> None:
     mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Routes([Route(tree, 1, 0)])))
     assert mesh.routers["b"].trees.parent(tree) is None
     mesh.run()
-    assert mesh.routers["b"].trees.stands()[tree] == (2, 1, "a")
+    assert mesh.routers["b"].trees.positions()[tree] == (2, 1, "a")
 
 
 def test_a_root_that_hears_of_an_ended_tree_begins_it_beyond_what_it_heard() -> None:
@@ -118,7 +118,7 @@ def test_a_root_that_hears_of_an_ended_tree_begins_it_beyond_what_it_heard() -> 
     assert mesh.routers["a"].frame(mesh.now, "b", Routes([Route(tree, 9, 1)])) == []
     mesh.advertise("a", "price > 15")
     mesh.run()
-    assert {router.trees.stands()[tree][0] for router in mesh.routers.values()} == {10}
+    assert {router.trees.positions()[tree][0] for router in mesh.routers.values()} == {10}
 
 
 def test_a_wave_that_came_before_the_advertisement_is_asked_for() -> None:
@@ -134,7 +134,7 @@ def test_a_wave_that_came_before_the_advertisement_is_asked_for() -> None:
     assert mesh.routers["b"].trees.parent(tree) is None
     mesh.run(1.0)
     assert mesh.parents(tree) == {"a": None, "b": "a", "c": "b"}
-    assert mesh.routers["a"].branches.on_tree(tree, "c") == {"b": 1}
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c") == {"b": 1}
 
 
 def test_who_missed_the_end_and_the_new_beginning_tells_its_parent_everything_again() -> None:
@@ -152,8 +152,8 @@ def test_who_missed_the_end_and_the_new_beginning_tells_its_parent_everything_ag
     mesh.advertise("a", "price > 15")
     mesh.run(2.0)
     assert mesh.parents(tree) == {"a": None, "b": "a", "c": "b"}
-    assert mesh.routers["b"].branches.on_tree(tree, "c") == {"c": 0}
-    assert mesh.routers["a"].branches.on_tree(tree, "c") == {"b": 1}
+    assert mesh.routers["b"].branches.hops_on_tree(tree, "c") == {"c": 0}
+    assert mesh.routers["a"].branches.hops_on_tree(tree, "c") == {"b": 1}
 
 
 def test_a_new_life_of_a_root_begins_all_its_trees_anew() -> None:
@@ -166,7 +166,7 @@ def test_a_new_life_of_a_root_begins_all_its_trees_anew() -> None:
     tree = mesh.root("a", 1)
     assert tree != old
     assert further(mesh) == {tree}
-    assert {router.trees.stands()[tree][0] for router in mesh.routers.values()} == {1}
+    assert {router.trees.positions()[tree][0] for router in mesh.routers.values()} == {1}
     assert tree in mesh.routers["c"].branches.joined()
 
 
@@ -210,4 +210,6 @@ def test_trees_that_come_and_go_while_links_break_leave_nothing_and_never_loop(s
             assert mesh.root("a", number) in mesh.routers[name].branches.joined()
     for name in "cde":
         for tree in mesh.routers[name].branches.joined():
-            assert tree.origin == name or mesh.routers[tree.origin].branches.on_tree(tree, name)
+            assert tree.origin == name or mesh.routers[tree.origin].branches.hops_on_tree(
+                tree, name
+            )

@@ -36,7 +36,7 @@ def test_every_origin_hears_of_every_version() -> None:
     clock = mesh.routers["c"].clock
     assert clock is not None
     for origin in "abd":
-        assert mesh.routers[origin].wishes.known("c")[0] == clock.propagated
+        assert mesh.routers[origin].origin_interest.known("c")[0] == clock.propagated
 
 
 def test_a_new_advertisement_attracts_interest_that_is_known_already() -> None:
@@ -81,10 +81,10 @@ def test_events_of_before_a_withdrawal_are_not_filtered_after_it() -> None:
     before = mesh.ticks["a"]
     mesh.advertise("a", "size > 1", removed=["price > 10"])
     mesh.run()
-    wishes, edition = mesh.routers["a"].wishes, mesh.routers["a"].advertisements.edition
+    interest, edition = mesh.routers["a"].origin_interest, mesh.routers["a"].advertisements.edition
     mark = mesh.vectors["a"]
-    assert not wishes.may_filter("c", mark, before, edition)
-    assert wishes.may_filter("c", mark, before + 1, edition)
+    assert not interest.may_filter("c", mark, before, edition)
+    assert interest.may_filter("c", mark, before + 1, edition)
 
 
 def test_covered_interest_is_not_told() -> None:
@@ -126,7 +126,7 @@ def test_an_origin_that_is_gone_is_told_more_and_more_seldom_and_at_once_when_it
     mesh.run(2.0)
     mesh.down("a", "b")
     mesh.run(1.0)
-    assert mesh.routers["d"].trees.way_to("a") == "c"
+    assert mesh.routers["d"].trees.next_hop("a") == "c"
     mesh.subscribe("d", more="price > 15")
     before = mesh.routers["d"].counters.binds_sent
     mesh.run(3_600.0)
@@ -228,9 +228,9 @@ def test_a_restarted_origin_is_told_everything_and_sends_everything_until_then()
     router = mesh.routers["a"]
     router.marked(mesh.now, 1, {"c": Version(1, 1)})
     mesh.advertise("a", "TRUE")
-    assert not router.wishes.may_filter("c", 1, 5, router.advertisements.edition)
+    assert not router.origin_interest.may_filter("c", 1, 5, router.advertisements.edition)
     mesh.run(3.0)
-    assert router.wishes.may_filter("c", 1, 5, router.advertisements.edition)
+    assert router.origin_interest.may_filter("c", 1, 5, router.advertisements.edition)
 
 
 def test_without_advertisements_all_interest_goes_everywhere() -> None:
@@ -257,7 +257,7 @@ def test_more_advertisements_than_are_told_are_told_as_everything() -> None:
     mesh.advertise("a", *(f"price = {n}" for n in range(11)))
     mesh.run()
     sent = mesh.routers["c"].advertisements.tables["a"].entries
-    assert [entry.said.text for entry in sent.values()] == ["TRUE"]
+    assert [entry.advertised.text for entry in sent.values()] == ["TRUE"]
 
 
 def test_ten_thousand_overlapping_advertisements_are_one_edition_and_few_trees() -> None:
@@ -268,7 +268,7 @@ def test_ten_thousand_overlapping_advertisements_are_one_edition_and_few_trees()
     mesh.run()
     assert len(mesh.routers["c"].advertisements.tables["a"].entries) == 1
     assert len(mesh.bound("a", "c")) == 1
-    trees = [tree for tree in mesh.routers["c"].trees.stands() if tree.origin == "a"]
+    trees = [tree for tree in mesh.routers["c"].trees.positions() if tree.origin == "a"]
     assert len(trees) <= 1 + QUICK.trees_max
 
 
@@ -292,7 +292,7 @@ def test_two_advertisements_with_one_number_are_the_later_one() -> None:
     change = Advertise("a", Version(edition.life, edition.counter + 1), twice, [])
     router.frame(mesh.now, "b", change)
     entries = router.advertisements.tables["a"].entries
-    assert [entry.said.text for entry in entries.values()] == ["price > 2"]
+    assert [entry.advertised.text for entry in entries.values()] == ["price > 2"]
 
 
 def test_a_change_against_another_state_is_refused_and_told_whole() -> None:
@@ -313,7 +313,7 @@ def test_a_router_of_a_relay_has_no_interest_of_its_own() -> None:
     assert router.clock is None
     mesh.subscribe("b", wanted="price > 20")
     mesh.run()
-    assert router.trees.way_to("a") == "a"
+    assert router.trees.next_hop("a") == "a"
 
 
 def test_interest_that_ends_while_it_is_covered_is_taken_back() -> None:

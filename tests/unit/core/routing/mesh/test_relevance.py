@@ -14,7 +14,7 @@ from anabranch.core.routing.mesh.advertisements import (
     AdvertisementComparison,
     ComparisonBudget,
 )
-from anabranch.core.routing.mesh.relevance import REVIEW_AFTER_S, REVIEW_MAX
+from anabranch.core.routing.mesh.bindings import REVIEW_AFTER_S, REVIEW_MAX
 from anabranch.model.filter import Filter
 from anabranch.model.normal.conjunction import Conjunction, any_intersects, intersects
 from tests.mesh_parts import QUICK, Mesh, pairs
@@ -73,7 +73,7 @@ def test_what_is_told_again_is_the_same_and_what_is_too_much_of_it_is_taken_back
     bindings = mesh.routers["b"].bindings
     assert bindings is not None
     with monkeypatch.context() as lost:
-        lost.setattr(bindings, "answered", lambda *_: None)
+        lost.setattr(bindings, "acknowledged", lambda *_: None)
         mesh.subscribe("b", **ranges(1_000))
         mesh.run(3 * REVIEW_AFTER_S)
     mesh.run()
@@ -87,7 +87,7 @@ def test_an_edition_that_leaves_too_much_to_compare_is_answered_at_once_and_exac
     mesh.advertise("a", "price < 100")
     mesh.run(REVIEW_AFTER_S / 2)
     router = mesh.routers["a"]
-    assert router.wishes.known("b")[1] == router.advertisements.edition
+    assert router.origin_interest.known("b")[1] == router.advertisements.edition
     assert len(mesh.bound("a", "b")) > 900
     mesh.run()
     assert len(mesh.bound("a", "b")) == 10
@@ -187,12 +187,12 @@ def test_a_comparison_finds_the_trees_that_trying_all_finds(seed: int) -> None:
     comparison = AdvertisementComparison(promises)
     for conjunction in conjunctions(*(draw_text(rng) for _ in range(8))):
         budget = ComparisonBudget(1_000)
-        every = comparison.met(conjunction, budget)
+        every = comparison.trees_met(conjunction, budget)
         assert every == naive(conjunction, promises)
         assert 1_000 - budget.left <= 1 + RESIDUE_COMPARISONS * len(promises)
         since = rng.randrange(12)
         known = naive(conjunction, [p for p in promises if p.number < since])
-        assert comparison.met(conjunction, ComparisonBudget(1_000), since, known) == every
+        assert comparison.trees_met(conjunction, ComparisonBudget(1_000), since, known) == every
 
 
 def test_one_conjunction_that_needs_too_many_comparisons_meets_every_tree(
@@ -205,9 +205,9 @@ def test_one_conjunction_that_needs_too_many_comparisons_meets_every_tree(
     ]
     comparison = AdvertisementComparison(promises)
     (wanted,) = conjunctions(f"b > {OVERRUN_MAX}")
-    assert comparison.met(wanted, ComparisonBudget(0)) == comparison.trees == 0b111
+    assert comparison.trees_met(wanted, ComparisonBudget(0)) == comparison.trees == 0b111
     assert tries.taken() <= OVERRUN_MAX // RESIDUE_COMPARISONS
-    assert comparison.met(wanted, ComparisonBudget(10 * OVERRUN_MAX)) == 0
+    assert comparison.trees_met(wanted, ComparisonBudget(10 * OVERRUN_MAX)) == 0
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -247,6 +247,6 @@ def test_whatever_changes_and_however_little_is_compared_at_once_all_is_exact_in
     promised = conjunctions(*advertised)
     assert mesh.bound("a", "b") == {str(c) for c in roots if any_intersects([c], promised)}
     entries = router.advertisements.tables["a"].entries.values()
-    met = {e.said.tree for e in entries if any_intersects(roots, e.conjunctions)}
+    met = {e.advertised.tree for e in entries if any_intersects(roots, e.conjunctions)}
     joined = {tree for tree in router.branches.joined() if tree.origin == "a"}
     assert joined == {mesh.root("a", number) for number in met | {0}}

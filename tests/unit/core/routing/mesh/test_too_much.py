@@ -36,7 +36,7 @@ def test_too_many_advertisements_are_noted_and_counted_once_and_so_is_the_end() 
     assert mesh.routers["a"].counters.advertisements_coarse == 1
     mesh.run()
     entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
-    assert [entry.said.text for entry in entries] == ["price = 9"]
+    assert [entry.advertised.text for entry in entries] == ["price = 9"]
 
 
 def test_too_many_conjunctions_are_told_as_everything_and_one_by_one_when_some_are_gone(
@@ -55,7 +55,7 @@ def test_too_many_conjunctions_are_told_as_everything_and_one_by_one_when_some_a
     assert f"{len(texts) * per_text} conjunctions" in mesh.notes("a", "warning")[0]
     mesh.run()
     entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
-    assert [entry.said.text for entry in entries] == ["TRUE"]
+    assert [entry.advertised.text for entry in entries] == ["TRUE"]
     mesh.advertise("a", removed=texts[1:])
     mesh.run()
     entries = mesh.routers["b"].advertisements.tables["a"].entries.values()
@@ -99,7 +99,7 @@ def test_while_interest_is_too_much_its_changes_are_not_told_but_their_versions_
     mesh.run()
     clock = mesh.routers["b"].clock
     assert clock is not None
-    assert mesh.routers["a"].wishes.known("b")[0] == clock.propagated
+    assert mesh.routers["a"].origin_interest.known("b")[0] == clock.propagated
     tick = mesh.publish("a", price=1_001)
     mesh.run()
     assert tick in mesh.got("b", "a")
@@ -140,17 +140,17 @@ def test_interest_that_was_too_much_to_know_is_asked_for_when_there_is_room() ->
     mesh.run()
     router = mesh.routers["a"]
     mark, edition = mesh.vectors["a"], router.advertisements.edition
-    assert not router.wishes.may_filter("c", mark, mesh.ticks["a"] + 1, edition)
+    assert not router.origin_interest.may_filter("c", mark, mesh.ticks["a"] + 1, edition)
     assert router.counters.wishes_coarse == 1
     assert len(mesh.notes("a", "warning")) == 1
     mesh.unsubscribe("b", *ranges(0, 2))
     mesh.run(60.0)
     # Asked for, and still too much: that is no news.
-    assert not router.wishes.may_filter("c", mark, mesh.ticks["a"] + 1, edition)
+    assert not router.origin_interest.may_filter("c", mark, mesh.ticks["a"] + 1, edition)
     assert router.next_deadline() is None
     mesh.unsubscribe("b", *ranges(2, 10))
     mesh.run(60.0)
-    assert router.wishes.may_filter("c", mesh.vectors["a"], mesh.ticks["a"] + 1, edition)
+    assert router.origin_interest.may_filter("c", mesh.vectors["a"], mesh.ticks["a"] + 1, edition)
     assert len(mesh.bound("a", "c")) == 15
     assert len(mesh.notes("a", "warning")) == 1
     assert len(mesh.notes("a", "info")) == 1

@@ -35,7 +35,7 @@ def test_a_wave_goes_over_each_link_once_in_a_direction_and_again_where_it_gets_
     # Three from the root, and from each of the others to all but where it came from; once more
     # from those that had heard of it over a detour first.
     assert 3 + 3 * 2 <= sent <= 3 + 2 * 3 * 2
-    stands = [router.trees.stands()[TreeId("a", 1, 1)] for router in mesh.routers.values()]
+    stands = [router.trees.positions()[TreeId("a", 1, 1)] for router in mesh.routers.values()]
     assert sorted(distance for _, distance, _ in stands) == [0, 1, 1, 1]
 
 
@@ -45,12 +45,12 @@ def test_a_link_that_comes_late_is_used_if_it_makes_the_way_shorter() -> None:
     mesh.down("a", "c")
     mesh.run()
     tree = mesh.root("a")
-    before = mesh.routers["d"].trees.stands()[tree]
+    before = mesh.routers["d"].trees.positions()[tree]
     assert before[1:] == (3, "c")
     mesh.up("d", "a")
     mesh.run()
-    assert mesh.routers["d"].trees.stands()[tree] == (before[0], 1, "a")
-    assert mesh.routers["c"].trees.stands()[tree][1] == 2
+    assert mesh.routers["d"].trees.positions()[tree] == (before[0], 1, "a")
+    assert mesh.routers["c"].trees.positions()[tree][1] == 2
 
 
 def test_a_lost_parent_is_replaced_by_a_neighbour_that_is_nearer() -> None:
@@ -59,10 +59,10 @@ def test_a_lost_parent_is_replaced_by_a_neighbour_that_is_nearer() -> None:
     tree = mesh.root("a")
     parent = mesh.routers["d"].trees.parent(tree)
     other = "c" if parent == "b" else "b"
-    wave = mesh.routers["d"].trees.stands()[tree][0]
+    wave = mesh.routers["d"].trees.positions()[tree][0]
     mesh.down(str(parent), "d")
     assert mesh.routers["d"].trees.parent(tree) == other
-    assert mesh.routers["d"].trees.stands()[tree][0] == wave
+    assert mesh.routers["d"].trees.positions()[tree][0] == wave
 
 
 def test_who_has_no_nearer_neighbour_seeks_and_gets_a_later_wave() -> None:
@@ -73,7 +73,7 @@ def test_who_has_no_nearer_neighbour_seeks_and_gets_a_later_wave() -> None:
     assert mesh.routers["b"].trees.parent(tree) is None
     mesh.run()
     assert mesh.routers["b"].trees.parent(tree) == "c"
-    assert mesh.routers["b"].trees.stands()[tree][0] > 1
+    assert mesh.routers["b"].trees.positions()[tree][0] > 1
     assert mesh.routers["b"].trees.lost() == []
 
 
@@ -91,10 +91,10 @@ def test_who_is_cut_off_has_no_way_until_a_link_is_back() -> None:
     mesh.run()
     mesh.down("b", "c")
     mesh.run(5.0)
-    assert mesh.routers["c"].trees.way_to("a") is None
+    assert mesh.routers["c"].trees.next_hop("a") is None
     mesh.up("b", "c")
     mesh.run(5.0)
-    assert mesh.routers["c"].trees.way_to("a") == "b"
+    assert mesh.routers["c"].trees.next_hop("a") == "b"
 
 
 def test_a_new_life_has_new_trees_and_the_old_ones_are_forgotten() -> None:
@@ -104,7 +104,7 @@ def test_a_new_life_has_new_trees_and_the_old_ones_are_forgotten() -> None:
     mesh.restart("a")
     mesh.run(2.0)
     assert all(old not in router.trees for router in mesh.routers.values())
-    assert all(mesh.routers[name].trees.way_to("a") is not None for name in "bcd")
+    assert all(mesh.routers[name].trees.next_hop("a") is not None for name in "bcd")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -137,7 +137,7 @@ def test_there_is_no_loop_at_any_moment_whatever_breaks(seed: int) -> None:
         mesh.up(*pair)
     mesh.run(20.0)
     for name, router in mesh.routers.items():
-        ways = [router.trees.way_to(origin) for origin in names if origin != name]
+        ways = [router.trees.next_hop(origin) for origin in names if origin != name]
         assert None not in ways
 
 
@@ -151,7 +151,7 @@ def test_a_way_with_more_hops_than_there_are_brokers_is_none_and_is_sought() -> 
     assert not any(isinstance(each, Send) and isinstance(each.frame, Routes) for each in sent)
     mesh.do("c", sent)
     mesh.run(3.0)
-    wave, distance, parent = router.trees.stands()[tree]
+    wave, distance, parent = router.trees.positions()[tree]
     assert (wave > 2, distance, parent in ("b", "d")) == (True, 2, True)
     assert router.trees.lost() == []
 
@@ -163,7 +163,7 @@ def test_a_root_outdoes_waves_that_it_never_sent() -> None:
     # A liar said so, and those who believed it pass it on in good faith.
     mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Routes([Route(own, 99, 1)])))
     mesh.run()
-    assert {router.trees.stands()[own][0] for router in mesh.routers.values()} == {100}
+    assert {router.trees.positions()[own][0] for router in mesh.routers.values()} == {100}
     assert not has_loop(mesh.parents(own))
 
 
@@ -181,7 +181,7 @@ def test_the_last_wave_that_a_liar_tells_makes_nobody_say_what_cannot_be() -> No
     own = TreeId("a", 1, 0)
     mesh.do("b", mesh.routers["b"].frame(mesh.now, "c", Routes([Route(own, WAVE_MAX, 1)])))
     mesh.run()
-    waves = {router.trees.stands()[own][0] for router in mesh.routers.values()}
+    waves = {router.trees.positions()[own][0] for router in mesh.routers.values()}
     assert waves == {WAVE_MAX}
     # Those who lose their way seek the next one, the root is asked for it, and all of that decodes.
     mesh.down("a", "b")
@@ -237,12 +237,12 @@ def test_a_broker_that_comes_back_after_long_is_found_at_once_also_from_far_away
     mesh.run()
     without(mesh, "a")
     mesh.run(3_600.0)
-    assert mesh.routers["e"].trees.way_to("a") is not None
-    assert mesh.routers["b"].trees.way_to("a") is None
+    assert mesh.routers["e"].trees.next_hop("a") is not None
+    assert mesh.routers["b"].trees.next_hop("a") is None
     mesh.start("a")
     mesh.up("a", "b")
     mesh.run(0.1)
-    assert [mesh.routers[name].trees.way_to("a") for name in "bcde"] == ["a", "b", "c", "d"]
+    assert [mesh.routers[name].trees.next_hop("a") for name in "bcde"] == ["a", "b", "c", "d"]
 
 
 def test_a_search_that_was_passed_on_in_vain_is_passed_on_over_a_link_that_comes_up() -> None:
@@ -283,13 +283,15 @@ def test_ways_are_found_soon_however_long_links_were_broken(seed: int) -> None:
         mesh.run(rng.choice((0.0, 0.01, 500.0)))
     mesh.run(2.0)
     for name, router in mesh.routers.items():
-        assert None not in [router.trees.way_to(other) for other in names if other != name]
+        assert None not in [router.trees.next_hop(other) for other in names if other != name]
 
 
 def test_neighbours_are_near_if_they_are_nearer_and_have_a_way_of_their_own() -> None:
     mesh = Mesh(pairs("ab ac bd cd de ec"))
     mesh.run()
-    near = {name: dict(router.trees.near("a")) for name, router in mesh.routers.items()}
+    near = {
+        name: dict(router.trees.nearer_neighbours("a")) for name, router in mesh.routers.items()
+    }
     # `d` and `e` are beside each other, and both are behind `b` and `c`.
     assert near == {
         "a": {},
@@ -301,8 +303,8 @@ def test_neighbours_are_near_if_they_are_nearer_and_have_a_way_of_their_own() ->
     mesh.down("a", "c")
     mesh.run()
     # `c` has its way over `d` now, as `e` has.
-    assert mesh.routers["e"].trees.near("a") == {"d": 2}
-    assert mesh.routers["d"].trees.near("a") == {"b": 1}
+    assert mesh.routers["e"].trees.nearer_neighbours("a") == {"d": 2}
+    assert mesh.routers["d"].trees.nearer_neighbours("a") == {"b": 1}
 
 
 def reach(mesh: Mesh, root: str) -> set[str]:

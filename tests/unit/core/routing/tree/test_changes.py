@@ -72,7 +72,7 @@ class Relay:
 
     def wants(self, direction: str) -> list[str]:
         presence = self.router._presences["n1"]
-        return [str(each) for each in presence.interest.of(direction)]
+        return [str(each) for each in presence.interest.conjuncts(direction)]
 
     def versions(self) -> dict[str, Version]:
         return self.router.presences()[0].versions

@@ -35,7 +35,7 @@ def test_every_edge_behind_the_direction_counts() -> None:
     bench.versions["s1"] = ONE
     assert not bench.holds(5)
     bench.versions["s2"] = TWO
-    bench.test.learned("east")
+    bench.test.drop_failures("east")
     assert bench.holds(5)
 
 
@@ -71,7 +71,7 @@ def test_failure_is_forgotten_when_more_is_known_of_that_direction_only() -> Non
     assert not bench.holds(5, "east")
     assert not bench.holds(5, "west")
     bench.versions |= {"s1": ONE, "s3": ONE}
-    bench.test.learned("west")
+    bench.test.drop_failures("west")
     assert not bench.holds(5, "east")
     assert bench.holds(5, "west")
 
@@ -79,7 +79,7 @@ def test_failure_is_forgotten_when_more_is_known_of_that_direction_only() -> Non
 def test_success_is_not_computed_again_when_more_is_known() -> None:
     bench = Bench()
     bench.holds(0)
-    bench.test.learned("east")
+    bench.test.drop_failures("east")
     bench.holds(0)
     assert bench.counters.sufficiency_tests == 1
 

@@ -29,7 +29,7 @@ def said(change: DirectionChange) -> tuple[list[str], list[str], bool]:
 
 
 def wanted(at: Interest, way: str) -> list[str]:
-    return [str(each) for each in at.of(way)]
+    return [str(each) for each in at.conjuncts(way)]
 
 
 def test_new_wish_is_told_to_every_other_direction_as_it_is() -> None:
@@ -171,8 +171,8 @@ def test_receiver_that_follows_all_changes_wants_what_is_wished_for() -> None:
         for other, change in at.replace(way, list(wishes[way].values())).items():
             receivers[other].change("here", change.plus, change.minus)
             elsewhere = [each for w in WAYS if w != other for each in wishes[w].values()]
-            assert _events(receivers[other].of("here")) == _events(elsewhere)
-            assert len(receivers[other].of("here")) == len(at.roots(other))
+            assert _events(receivers[other].conjuncts("here")) == _events(elsewhere)
+            assert len(receivers[other].conjuncts("here")) == len(at.roots(other))
 
 
 def _events(conjuncts: list[Conjunct]) -> list[dict[str, int]]:

@@ -20,13 +20,13 @@ class Asking:
 
 def test_known_version_causes_no_question() -> None:
     asking = Asking()
-    asking.lag.see(0, {"s1": ONE})
+    asking.lag.record_seen(0, {"s1": ONE})
     assert asking.lag.next_deadline() is None
 
 
 def test_later_version_causes_a_question_after_a_grace() -> None:
     asking = Asking()
-    asking.lag.see(0, {"s1": TWO})
+    asking.lag.record_seen(0, {"s1": TWO})
     at = asking.lag.next_deadline()
     assert at is not None
     assert at > 0
@@ -37,18 +37,18 @@ def test_later_version_causes_a_question_after_a_grace() -> None:
 
 def test_urgent_question_is_due_at_once() -> None:
     asking = Asking()
-    asking.lag.see(5, {"s3": ONE}, is_urgent=True)
+    asking.lag.record_seen(5, {"s3": ONE}, is_urgent=True)
     assert asking.lag.due(5) == ["west"]
 
 
 def test_questions_are_repeated_with_growing_pauses() -> None:
     asking = Asking()
-    asking.lag.see(0, {"s1": TWO}, is_urgent=True)
+    asking.lag.record_seen(0, {"s1": TWO}, is_urgent=True)
     times, now = [], 0.0
     for _ in range(12):
         assert asking.lag.due(now) == ["east"]
         times.append(now)
-        asking.lag.see(now, {"s1": TWO}, is_urgent=True)
+        asking.lag.record_seen(now, {"s1": TWO}, is_urgent=True)
         following = asking.lag.next_deadline()
         assert following is not None
         now = following
@@ -60,7 +60,7 @@ def test_questions_are_repeated_with_growing_pauses() -> None:
 
 def test_questions_end_when_the_versions_are_known() -> None:
     asking = Asking()
-    asking.lag.see(0, {"s1": TWO, "s2": ONE}, is_urgent=True)
+    asking.lag.record_seen(0, {"s1": TWO, "s2": ONE}, is_urgent=True)
     asking.versions["s1"] = THREE
     asking.lag.learned("east")
     assert asking.lag.next_deadline() is not None
@@ -72,7 +72,7 @@ def test_questions_end_when_the_versions_are_known() -> None:
 
 def test_own_edge_is_not_asked_for() -> None:
     asking = Asking()
-    asking.lag.see(0, {"me": TWO})
+    asking.lag.record_seen(0, {"me": TWO})
     assert asking.lag.next_deadline() is None
 
 

@@ -43,13 +43,13 @@ def test_only_the_newest_marks_are_kept() -> None:
 
 def test_vector_is_said_once_per_link() -> None:
     marks = KnownMarks()
-    assert marks.say("m1", "p", 5)
-    assert not marks.say("m1", "p", 5)
-    assert marks.say("m2", "p", 5)
+    assert marks.record_sent("m1", "p", 5)
+    assert not marks.record_sent("m1", "p", 5)
+    assert marks.record_sent("m2", "p", 5)
 
 
 def test_vector_is_said_again_after_the_link_broke() -> None:
     marks = KnownMarks()
-    marks.say("m1", "p", 5)
+    marks.record_sent("m1", "p", 5)
     marks.forget_link("m1")
-    assert marks.say("m1", "p", 5)
+    assert marks.record_sent("m1", "p", 5)
