@@ -34,7 +34,7 @@ _PACING = 0xB0B5
 _HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
-#: Chosen so that no seed on which a mutant is known to be found is changed by it.
+#: Chosen so that the seeds which tests know by heart keep their plans.
 _ORDERING = 0x4C381
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
