@@ -21,8 +21,8 @@ async def serve(questions: anabranch.Subscription) -> None:
 async def main(*addresses: str) -> None:
     """Ask two questions."""
     async with (
-        await anabranch.connect(*addresses, name="squares") as service,
-        await anabranch.connect(*addresses, name="asker") as client,
+        anabranch.connect(*addresses, name="squares") as service,
+        anabranch.connect(*addresses, name="asker") as client,
     ):
         questions = await service.subscribe("square IS NOT NULL")
         await questions.wait_started(client.broker)

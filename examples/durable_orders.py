@@ -65,10 +65,10 @@ async def take_orders(addresses: list[str], books: Books, until: int, crash_at: 
 async def main(addresses: list[str], path: Path) -> None:
     """Publish orders, and book them with a crash in between."""
     books = Books(path)
-    async with await anabranch.connect(*addresses, name="booking") as client:
+    async with anabranch.connect(*addresses, name="booking") as client:
         # The first time, the subscription is made. It stays when the client leaves.
         await client.subscribe("kind = 'order'", durable="orders")
-    async with await anabranch.connect(*addresses, name="shop") as shop:
+    async with anabranch.connect(*addresses, name="shop") as shop:
         await shop.publish_many({"kind": "order", "number": n, "amount": 10 * n} for n in (1, 2, 3))
         await take_orders(addresses, books, until=3, crash_at=2)
         await shop.publish({"kind": "order", "number": 4, "amount": 40})

@@ -12,7 +12,7 @@ import anabranch
 
 async def main(*addresses: str) -> None:
     """Publish four quotes, two of which match."""
-    async with await anabranch.connect(*addresses, name="quotes") as client:
+    async with anabranch.connect(*addresses, name="quotes") as client:
         bargains = await client.subscribe("symbol IN ('IBM', 'HPQ') AND price < 100")
         # From the start that it is told, a subscriber gets every match; wait for it here, so that
         # what is published next is certainly after it.

@@ -30,7 +30,7 @@ retention = "lossy"
 keep_s = 86_400.0
 log_ticks_max = 1_000
 """
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 class Here:

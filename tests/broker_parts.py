@@ -26,7 +26,7 @@ from anabranch.node.settings import Address
 from anabranch.node.status import Status
 from tests.process_parts import BRISK
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 class Broker:
@@ -114,7 +114,7 @@ class Brokers:
 
     async def status(self, name: str) -> Status:
         place = self.running[name].places["observe"]
-        answer = await ask(place.host, place.port, "/status")
+        answer = await ask(place.host, place.port, "/status", within_s=BOUND_S)
         assert answer is not None, f"{name} does not answer"
         return msgspec.json.decode(answer[1], type=Status)
 

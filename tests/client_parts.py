@@ -19,6 +19,7 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import (
+    EventLimits,
     Greeting,
     Refusal,
     decode_greeting,
@@ -221,6 +222,7 @@ class Host:
             network=NETWORK,
             name=self.name,
             frame_bytes_max=DEFAULT_LIMITS.frame_bytes_max,
+            event_limits=EventLimits.of(self.config.limits),
         )
         theirs = decode_greeting(data)
         reason = objection(ours, theirs)
@@ -285,7 +287,7 @@ async def network(
         await until(lambda: not any(host.open for host in hosts.values()))
 
 
-def run(story: Callable[[], Awaitable[None]], within_s: float = 30.0) -> None:
+def run(story: Callable[[], Awaitable[None]], within_s: float = 300.0) -> None:
     """Run a test's coroutine; a test that hangs fails."""
     asyncio.run(asyncio.wait_for(_awaited(story), within_s))
 
@@ -294,7 +296,7 @@ async def _awaited(story: Callable[[], Awaitable[None]]) -> None:
     await story()
 
 
-async def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 120.0) -> None:
     """Wait until something is so."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - a condition of any kind has no event

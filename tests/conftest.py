@@ -16,7 +16,7 @@ RELAXED = [HealthCheck.too_slow]
 settings.register_profile(
     "test", max_examples=150, deadline=None, derandomize=True, suppress_health_check=RELAXED
 )
-settings.register_profile("fast", parent=settings.get_profile("test"), max_examples=40)
+settings.register_profile("fast", parent=settings.get_profile("test"), max_examples=25)
 settings.register_profile(
     "soak", max_examples=1_000, deadline=None, print_blob=True, suppress_health_check=RELAXED
 )

@@ -30,7 +30,7 @@ from anabranch.wire.framing import LENGTH_BYTES, framed
 from anabranch.wire.greeting import Greeting, Kind, decode_greeting, encode_greeting
 from anabranch.wire.transport import Connection
 
-BOUND_S = 20.0
+BOUND_S = 120.0
 HERE = "127.0.0.1"
 NETWORK = "shop"
 FRAME_BYTES_MAX = 16 * 1024 * 1024

@@ -15,7 +15,7 @@ from anabranch.store.log import LogOptions
 from anabranch.store.store import NeededFrom, Store, StoreOptions, WriterOptions
 
 #: No test waits this long unless something is broken.
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 #: Segments of two or three short records, so that a small log has several.
 SMALL = StoreOptions(
     log=LogOptions(segment_bytes=90, reserve_bytes=128, stride_bytes=30),

@@ -107,6 +107,12 @@ def test_the_core_is_pure() -> None:
     assert problems(rules.impure_core, python_files("src/anabranch/core")) == []
 
 
+def test_records_of_edges_and_join_points_are_written_by_the_module_that_defines_them() -> None:
+    core = "src/anabranch/core"
+    folders = (f"{core}/edge", f"{core}/patterns/join_points")
+    assert problems(rules.foreign_writes, python_files(*folders)) == []
+
+
 def test_only_the_command_prints() -> None:
     quiet = [path for path in python_files("src") if SOURCE / "cli" not in path.parents]
     assert problems(rules.prints, quiet) == []
@@ -172,6 +178,13 @@ def test_readme_fits_on_one_screen() -> None:
         (rules.impure_core, "from random import choice"),
         (rules.impure_core, "import os.path"),
         (rules.impure_core, "async def f(): ..."),
+        (rules.foreign_writes, "position.acked = 5"),
+        (rules.foreign_writes, "position.acked += 5"),
+        (rules.foreign_writes, "self._state.position.acked: int = 5"),
+        (rules.foreign_writes, "del self._state.positions[name]"),
+        (rules.foreign_writes, "session.names[name] = subscription"),
+        (rules.foreign_writes, "for stream.position in positions: ..."),
+        (rules.foreign_writes, "position.batch.append(event)"),
         (rules.prints, "def f():\n    print(1)"),
         (rules.loose_pins, "numpy>=2"),
         (rules.loose_pins, "--index-url https://example.org/simple"),
@@ -196,6 +209,9 @@ def test_rule_objects_to_a_bad_sample(rule: Rule, bad: str) -> None:
         (rules.leftover_markers, "a method and a mastodon"),
         (rules.vague_name, "src/anabranch/model/filter.py"),
         (rules.impure_core, "import math"),
+        (rules.foreign_writes, "self.position.advance(5)\nself._late.append(position)"),
+        (rules.foreign_writes, "def f(self):\n    self.acked = 1\n    other.acked = 2"),
+        (rules.foreign_writes, "class Position:\n    acked: int\nposition.acked = 5"),
         (rules.prints, "if __name__ == '__main__':\n    print(1)"),
         (rules.loose_pins, "# a remark\n\nnumpy==2.4.6"),
     ],

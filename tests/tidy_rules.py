@@ -31,6 +31,9 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "han
 VAGUE_NAMES |= {"impl", "base", "common", "misc"}
 CORE_BANS = {"asyncio", "socket", "ssl", "time", "random", "threading", "multiprocessing", "os"}
 CORE_BANS |= {"logging", "datetime", "secrets", "uuid", "subprocess", "selectors", "signal"}
+#: Methods by which a built-in container changes.
+CHANGES = {"append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"}
+CHANGES |= {"popleft", "setdefault", "update"}
 OUTSIDE = re.compile(
     r"(?<![\w.~-])/(?:wo" + r"rk|ho" + r"me|ro" + r"ot|t" + r"mp)(?![\w-])|\.\./sha" + r"red"
 )
@@ -116,6 +119,20 @@ def impure_core(text: str) -> Iterator[str]:
                 yield f"{getattr(node, 'lineno', 1)}: imports {name}"
 
 
+def foreign_writes(text: str) -> Iterator[str]:
+    """A module writes only attributes of its own classes, and containers in them.
+
+    Without types: an attribute of anything but `self` is foreign unless a class of the module has
+    an attribute of that name.
+    """
+    tree = ast.parse(text)
+    own = {name for node in ast.walk(tree) for name in _declared(node)}
+    for node in ast.walk(tree):
+        for written in _written(node):
+            if written.attr not in own and not _is_self(written.value):
+                yield f"{written.lineno}: writes {ast.unparse(written)}"
+
+
 def prints(text: str) -> Iterator[str]:
     """Only the command talks to the terminal, and a module that is itself run as one."""
     if "print" not in text:
@@ -183,6 +200,36 @@ def _imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     return []
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _declared(node: ast.AST) -> Iterator[str]:
+    """The attributes that a class declares, and those that a method assigns to `self`."""
+    if isinstance(node, ast.ClassDef):
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                yield each.target.id
+    elif isinstance(node, ast.Assign | ast.AnnAssign):
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            for part in ast.walk(target):
+                if isinstance(part, ast.Attribute) and _is_self(part.value):
+                    yield part.attr
+
+
+def _written(node: ast.AST) -> Iterator[ast.Attribute]:
+    """The attributes that a node assigns, deletes, or changes as containers."""
+    if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+        yield node
+    elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        if isinstance(node.value, ast.Attribute):
+            yield node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        changed = node.func.value
+        if node.func.attr in CHANGES and isinstance(changed, ast.Attribute):
+            yield changed
 
 
 def _without_code(text: str) -> str:

@@ -10,8 +10,8 @@ sockets.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from anabranch.matching.identities import Matches
 from anabranch.matching.index import MatchIndex
-from anabranch.matching.matches import Matches
 from anabranch.model.errors import (
     AnabranchError,
     DuplicateIdError,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from anabranch.client.client import Client, connect
     from anabranch.client.errors import (
+        AttributeTypeError,
         BatchRefusedError,
         BatchUnknownError,
         ClientError,
@@ -82,6 +83,7 @@ _LAZY = {
     "connect": "client.client",
     **dict.fromkeys(
         (
+            "AttributeTypeError",
             "BatchRefusedError",
             "BatchUnknownError",
             "ClientError",
@@ -113,6 +115,7 @@ _LAZY = {
 __all__ = [
     "DEFAULT_LIMITS",
     "AnabranchError",
+    "AttributeTypeError",
     "Batch",
     "BatchRefusedError",
     "BatchUnknownError",

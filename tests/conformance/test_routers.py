@@ -34,6 +34,7 @@ def test_rule_3_every_subscription_gets_a_version(router: str) -> None:
     assert [found.ledger.of(3) for found in suite.all_trials(router) if found.ledger.of(3)] == []
 
 
+@pytest.mark.slow
 def test_rule_3_every_version_comes_with_all_streams_in_the_end(router: str) -> None:
     unreached = [found.ledger.unreached() for found in suite.all_trials(router)]
     assert [each for each in unreached if each] == []
@@ -58,6 +59,7 @@ def test_rule_4_removing_one_does_no_harm_to_another_with_the_same_filter(router
     assert [each.silent for each in row.arrivals() if each.silent] == []
 
 
+@pytest.mark.slow
 def test_rule_5_what_is_carried_arrives_as_it_was_sent(router: str) -> None:
     assert [found.ledger.of(5) for found in suite.all_trials(router) if found.ledger.of(5)] == []
 
@@ -80,6 +82,7 @@ def test_rule_5_carrying_to_nobody_is_no_error(router: str) -> None:
     assert not [o for _, o in row.outcomes if isinstance(o, CarriedMessage)]
 
 
+@pytest.mark.slow
 def test_rule_6_routers_ask_only_for_what_is_theirs_to_ask(router: str) -> None:
     assert [found.ledger.of(6) for found in suite.all_trials(router) if found.ledger.of(6)] == []
 
@@ -98,6 +101,7 @@ def test_rule_6_nothing_is_on_disk_that_was_not_put(router: str) -> None:
     assert not [o for _, o in rows[0].outcomes if isinstance(o, Put)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["calm", "troubled", "crashed"])
 def test_delivery_keeps_its_promises_on_top_of_any_router(router: str, kind: str) -> None:
     trials = getattr(suite, f"{kind}_trials")(router)
@@ -105,6 +109,7 @@ def test_delivery_keeps_its_promises_on_top_of_any_router(router: str, kind: str
     assert sum(found.verdict.deliveries for found in trials) > 50
 
 
+@pytest.mark.slow
 def test_trials_put_something_to_the_test(router: str) -> None:
     trials = suite.troubled_trials(router)
     assert sum(found.verdict.crashes for found in trials) > 5

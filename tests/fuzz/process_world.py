@@ -64,7 +64,7 @@ BUDGET_BYTES = DEFAULT_LIMITS.memory_bytes_max
 HELD_BYTES_MAX = 256 * 2**20
 #: The promise: processor time of one step.
 STEP_S_MAX = Options().dead_after_s / 10
-BOUND_S = 60.0
+BOUND_S = 180.0
 #: Beyond this a hostile party does not wait for an answer: it may have been cut off, or may not
 #: read.
 ANSWER_S = 5.0

@@ -50,6 +50,7 @@ def test_every_frame_is_drawn_and_decodes_to_itself(
         memory.hears(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "kinds"),
     [(client_frames(VOCABULARY), FROM_CLIENTS), (link_frames(VOCABULARY), LINK_TYPES)],
@@ -107,6 +108,7 @@ def test_a_frame_is_twisted_in_one_place() -> None:
     assert twisted(told, [1, 1], 1, "b") == c.Deliver("a", told.matches[::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LARGE)
 @pytest.mark.parametrize("seed", range(6))
 def test_large_frames_are_large_and_can_be_sent(kind: str, seed: int) -> None:

@@ -18,8 +18,10 @@ from anabranch.client.options import ClientOptions
 from anabranch.client.subscription import Subscription
 from tests.power.write_stream import Call, calls_of, recording
 
-BOUND_S = 120.0
-BRISK = ClientOptions(connect_within_s=30.0, pause_last_s=0.2)
+BOUND_S = 600.0
+BRISK = ClientOptions(
+    connect_within_s=120.0, dial_within_s=30.0, pause_last_s=0.2, dead_after_s=60.0
+)
 #: Where the state directory is below what is recorded; its parents do not exist at first.
 STATE = "lib/brokers/a"
 PATTERN = "low:{{n < 4 AND life = {life}}} THEN high:{{n > 95 AND life = {life}}} WITHIN 1 s"

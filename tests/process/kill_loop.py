@@ -76,14 +76,18 @@ def strikes(chance: Random, kills: int, events: int) -> list[Strike]:
 
 async def populate(drill: Trial, rate: float) -> None:
     """Everybody has a home and somewhere to go."""
-    await drill.listen("acme", "symbol = 'ACME'", "e3", "e1", durable=True, options=BRISK)
-    await drill.listen("cheap", "price < 60", "e2", "e3", durable=True, options=BRISK)
-    await drill.listen("moves", "change > 1 OR change < -1", "e1", durable=True, options=BRISK)
-    await drill.listen("large", "volume > 70000", "e3", "e2", options=BRISK)
-    await drill.listen("london", "exchange = 'LON' AND price > 20", "e2", "e1", options=BRISK)
+    await drill.add_subscriber("acme", "symbol = 'ACME'", "e3", "e1", durable=True, options=BRISK)
+    await drill.add_subscriber("cheap", "price < 60", "e2", "e3", durable=True, options=BRISK)
+    await drill.add_subscriber(
+        "moves", "change > 1 OR change < -1", "e1", durable=True, options=BRISK
+    )
+    await drill.add_subscriber("large", "volume > 70000", "e3", "e2", options=BRISK)
+    await drill.add_subscriber(
+        "london", "exchange = 'LON' AND price > 20", "e2", "e1", options=BRISK
+    )
     promises = ("exchange = 'LON' OR exchange = 'NYC'", "price < 100")
-    await drill.speak("west", "e1", "e2", rate=rate / 2, advertised=promises, options=BRISK)
-    await drill.speak("east", "e3", "e2", rate=rate / 2, options=BRISK)
+    await drill.add_publisher("west", "e1", "e2", rate=rate / 2, advertised=promises, options=BRISK)
+    await drill.add_publisher("east", "e3", "e2", rate=rate / 2, options=BRISK)
 
 
 async def kill_loop(
@@ -114,7 +118,7 @@ async def kill_loop(
 
 
 def _so_far(drill: Trial) -> int:
-    return sum(speaker.published for speaker in drill.speakers.values())
+    return sum(speaker.published for speaker in drill.publishers.values())
 
 
 async def _until_published(drill: Trial, events: int) -> None:

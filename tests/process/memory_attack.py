@@ -30,7 +30,7 @@ import ssl
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -81,11 +81,14 @@ COST_BYTES_MAX = 256 * 1024 * 1024
 FRAME_BYTES = 16 * 1024 * 1024
 _PIECE = memoryview(bytes(1024 * 1024))
 #: A client that hears nothing for this long is not answered.
-_ANSWER_S = 60.0
+_ANSWER_S = 300.0
 _PAUSE_S = 0.01
+#: More than a frame that says why a session is cut.
+_CUT_BYTES_MAX = 8_192
 #: The first time on a machine they are compiled.
 _KERNELS_S = 300.0
-#: Events of the pair that are behind a flood come late on a slow machine. What is lost never comes.
+#: Events of the pair that are behind a flood come late: a broker sends hundreds of megabytes before
+#: them, for half a minute on a slow machine. What is lost never comes.
 _LATE_S = 300.0
 _encoder = msgspec.json.Encoder(order="deterministic")
 
@@ -115,22 +118,11 @@ class Intruder:
         self._plug = plug
         self.name = name
 
-    @classmethod
-    async def at(cls, address: str, name: str, *, is_known: bool = True) -> "Intruder":
-        """Connect and greet; with `is_known`, begin a session."""
-        intruder = cls(await _connected(address), name)
-        await intruder.greet(is_known=is_known)
-        return intruder
-
     async def greet(self, *, is_known: bool = True) -> None:
         """Greet; with `is_known`, begin a session."""
         hello = Greeting(kind="client", network="", name=self.name, frame_bytes_max=FRAME_BYTES)
-        try:
-            await self.send(framed(encode_greeting(hello)))
-            decode_greeting(await self._frame())
-        except BaseException:
-            self.close()
-            raise
+        await self.send(framed(encode_greeting(hello)))
+        decode_greeting(await self._frame())
         if is_known:
             await self.say(Connect(PROTOCOL_VERSION, self.name))
 
@@ -164,11 +156,13 @@ class Intruder:
 
     async def was_told(self) -> bool:
         """Whether the broker has said that the session is cut, before it hung up."""
+        # There may be gigabytes before it.
+        self._plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, len(_PIECE))
         with contextlib.suppress(ConnectionError, EOFError, TimeoutError, ssl.SSLError):
             while True:
                 async with asyncio.timeout(0.2):
-                    frame = decode_client(await self._frame())
-                if isinstance(frame, Cut):
+                    frame = await self._frame()
+                if len(frame) < _CUT_BYTES_MAX and isinstance(decode_client(frame), Cut):
                     return True
         return False
 
@@ -247,13 +241,67 @@ class SecureIntruder(Intruder):
         return bytes(found)
 
 
+class Crowd:
+    """The intruders of one attack: how they come in, and that they are gone afterwards."""
+
+    def __init__(self, address: str, scale: float) -> None:
+        self.address = address
+        self.scale = scale
+        self.intruders: list[Intruder] = []
+        self._last = 0
+
+    def count(self, full: int, least: int) -> int:
+        """A part of the full number, and at least so many."""
+        return max(int(full * self.scale), least)
+
+    async def connected(self) -> Intruder:
+        """One more, who has said nothing yet."""
+        intruder = Intruder(await _connected(self.address), self._next_name())
+        self.intruders.append(intruder)
+        return intruder
+
+    async def connected_securely(self, context: ssl.SSLContext) -> SecureIntruder:
+        """The same with TLS."""
+        intruder = SecureIntruder(await _connected(self.address), self._next_name(), context)
+        self.intruders.append(intruder)
+        return intruder
+
+    def _next_name(self) -> str:
+        self._last += 1
+        return f"intruder-{self._last}"
+
+    async def greeted(self, *, is_known: bool = True) -> Intruder:
+        """One more, who has greeted; with `is_known`, with a session."""
+        intruder = await self.connected()
+        try:
+            await intruder.greet(is_known=is_known)
+        except BaseException:
+            self.turned_away(intruder)
+            raise
+        return intruder
+
+    def turned_away(self, intruder: Intruder) -> None:
+        """It did not get in, and does not count."""
+        intruder.close()
+        self.intruders.remove(intruder)
+
+    def close(self) -> None:
+        """All are gone."""
+        for each in self.intruders:
+            each.close()
+
+
 async def _connected(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     plug = socket.socket()
     plug.setblocking(False)
     # What the kernel does not hold for us, the broker has to.
     plug.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    await asyncio.get_running_loop().sock_connect(plug, (host, int(port)))
+    try:
+        await asyncio.get_running_loop().sock_connect(plug, (host, int(port)))
+    except BaseException:
+        plug.close()
+        raise
     return plug
 
 
@@ -285,7 +333,7 @@ class Pair:
                 await asyncio.sleep(_PAUSE_S)
 
         self._tasks = [asyncio.create_task(take()), asyncio.create_task(give())]
-        await until(lambda: len(self.received) > 10, "the honest pair works")
+        await until(lambda: len(self.received) > 10, "the honest pair works", _LATE_S)
 
     async def end(self) -> None:
         """Wait until all that was published has come."""
@@ -294,6 +342,10 @@ class Pair:
         with contextlib.suppress(AssertionError):
             await until(lambda: len(set(self.received)) >= self.published, "all came", _LATE_S)
         self._tasks[0].cancel()
+
+    def has_received(self, count: int) -> bool:
+        """Whether more than so many events have come."""
+        return len(self.received) > count
 
     @property
     def repeated(self) -> int:
@@ -328,7 +380,7 @@ async def has_kernels(network: LocalNetwork) -> bool:
     return (await status(network, "a")).kernels == "loaded"
 
 
-Attack = Callable[[str, float], Awaitable[list[Intruder]]]
+Attack = Callable[[Crowd], Awaitable[None]]
 
 
 class Plan(NamedTuple):
@@ -338,55 +390,44 @@ class Plan(NamedTuple):
     has_tls: bool = False
 
 
-async def _sequential(address: str, scale: float, *, is_known: bool = True) -> list[Intruder]:
-    intruders = []
-    for number in range(max(int(559 * scale), 20)):
+async def _sequential(crowd: Crowd, *, is_known: bool = True) -> None:
+    for _ in range(crowd.count(559, 20)):
         try:
-            intruder = await Intruder.at(address, f"intruder-{number}", is_known=is_known)
+            intruder = await crowd.greeted(is_known=is_known)
         except (ConnectionError, EOFError, anabranch.AnabranchError):
             continue
         await intruder.send_most_of_a_frame()
         intruder.close()
-        intruders.append(intruder)
-    return intruders
 
 
-async def _unknown(address: str, scale: float) -> list[Intruder]:
-    return await _sequential(address, scale, is_known=False)
+async def _unknown(crowd: Crowd) -> None:
+    await _sequential(crowd, is_known=False)
 
 
-async def _held(address: str, scale: float) -> list[Intruder]:
-    intruders = []
-    for number in range(max(int(100 * scale), 10)):
-        intruder = await Intruder.at(address, f"intruder-{number}")
+async def _held(crowd: Crowd) -> None:
+    for _ in range(crowd.count(100, 10)):
+        intruder = await crowd.greeted()
         await intruder.send_most_of_a_frame()
-        intruders.append(intruder)
-    return intruders
 
 
-async def _subscribers(address: str, scale: float) -> list[Intruder]:
-    intruders = []
+async def _subscribers(crowd: Crowd) -> None:
     for number in range(60):
-        intruder = await Intruder.at(address, f"intruder-{number}")
+        intruder = await crowd.greeted()
         await intruder.say(
             Subscribe(1, f"idle-{number}", "flood > 0", "durable", number=1, window=65_535)
         )
         while not isinstance(await intruder.hear(), Subscribed):
             pass
-        intruders.append(intruder)
-    async with await anabranch.connect(address, name="flooder", options=BRISK) as flooder:
-        for batch in range(max(int(100 * scale), 10)):
+    async with await anabranch.connect(crowd.address, name="flooder", options=BRISK) as flooder:
+        for batch in range(crowd.count(100, 10)):
             events = [{"flood": batch * 1_000 + number + 1} for number in range(1_000)]
             await flooder.publish_many(events, payload=bytes(1_000))
-    return intruders
 
 
-async def _staging(address: str, scale: float) -> list[Intruder]:
-    intruders = []
+async def _staging(crowd: Crowd) -> None:
     drafts = [encode_draft(Event({"n": 1}, payload=bytes(64_000))) for _ in range(200)]
-    for number in range(max(int(40 * scale), 4)):
-        intruder = await Intruder.at(address, f"intruder-{number}")
-        intruders.append(intruder)
+    for number in range(crowd.count(40, 4)):
+        intruder = await crowd.greeted()
         for index in range(10):
             try:
                 await intruder.say(Stage(index + 1, f"token-{number}", index, drafts))
@@ -396,23 +437,21 @@ async def _staging(address: str, scale: float) -> list[Intruder]:
                 break
             if isinstance(answer, Refused):
                 break
-    return intruders
 
 
-async def _fetches(address: str, scale: float) -> list[Intruder]:
-    async with await anabranch.connect(address, name="filler", options=BRISK) as filler:
+async def _fetches(crowd: Crowd) -> None:
+    async with await anabranch.connect(crowd.address, name="filler", options=BRISK) as filler:
         # Somebody who is away needs all of it, so the log keeps it.
-        async with await anabranch.connect(address, name="keeper", options=BRISK) as keeper:
+        async with await anabranch.connect(crowd.address, name="keeper", options=BRISK) as keeper:
             await keeper.subscribe("filled > 0", durable="keeps")
         for _ in range(8):
             await filler.publish_many([{"filled": 1}] * 1_000, payload=random.randbytes(1_000))
-    intruders, oldest = [], 1
-    for number in range(max(int(60 * scale), 20)):
+    oldest = 1
+    for _ in range(crowd.count(60, 20)):
         try:
-            intruder = await Intruder.at(address, f"intruder-{number}")
+            intruder = await crowd.greeted()
         except (ConnectionError, EOFError, anabranch.AnabranchError):
             continue
-        intruders.append(intruder)
         await intruder.say(Describe(1))
         while not isinstance(answer := await intruder.hear(), Described | Refused):
             pass
@@ -421,11 +460,10 @@ async def _fetches(address: str, scale: float) -> list[Intruder]:
         # Who is refused asks all the same.
         for request in range(4):
             await intruder.say(Fetch(request + 2, oldest, 1 << 40, "", 1 << 30))
-    for intruder in intruders:
+    for intruder in crowd.intruders:
         with contextlib.suppress(ConnectionError, EOFError):
             # The broker has begun to answer; the rest is left to it.
             await intruder.hear_length()
-    return intruders
 
 
 #: A hello of TLS in parts as large as may be, but for its end.
@@ -437,25 +475,21 @@ _HELLO_RECORDS = b"".join(
 )
 
 
-async def _handshakes(address: str, scale: float) -> list[Intruder]:
-    intruders = []
-    for number in range(max(int(3_000 * scale), 300)):
-        intruder = Intruder(await _connected(address), f"intruder-{number}")
-        intruders.append(intruder)
+async def _handshakes(crowd: Crowd) -> None:
+    for number in range(crowd.count(3_000, 300)):
+        intruder = await crowd.connected()
         if number % 2:
             # The oldest ones are cut meanwhile.
             with contextlib.suppress(ConnectionError):
                 await intruder.send(_HELLO_RECORDS)
-    return intruders
 
 
-async def _tls_sessions(address: str, scale: float) -> list[Intruder]:
+async def _tls_sessions(crowd: Crowd) -> None:
     # Certificates are the broker's business: intruders trust anybody.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    intruders: list[Intruder] = []
-    for number in range(max(int(2_500 * scale), 100)):
-        intruder = SecureIntruder(await _connected(address), f"intruder-{number}", context)
+    for _ in range(crowd.count(2_500, 100)):
+        intruder = await crowd.connected_securely(context)
         try:
             await intruder.shake_hands()
             await intruder.greet()
@@ -463,17 +497,12 @@ async def _tls_sessions(address: str, scale: float) -> list[Intruder]:
             await intruder.send(FRAME_BYTES.to_bytes(LENGTH_BYTES) + bytes(16_000))
             await intruder.send_most(bytes(16_000), 1)
         except (ConnectionError, EOFError, anabranch.AnabranchError):
-            intruder.close()
-            continue
-        intruders.append(intruder)
-    return intruders
+            crowd.turned_away(intruder)
 
 
-async def _subscriptions(address: str, scale: float) -> list[Intruder]:
-    intruders = []
-    for number in range(max(int(8 * scale), 3)):
-        intruder = await Intruder.at(address, f"intruder-{number}")
-        intruders.append(intruder)
+async def _subscriptions(crowd: Crowd) -> None:
+    for number in range(crowd.count(8, 3)):
+        intruder = await crowd.greeted()
         for index in range(100):
             filter = " OR ".join(
                 f"(x{index}_{n % 7} = {n} AND y > {n}.5 AND z <> '{number}q{n}')"
@@ -485,20 +514,16 @@ async def _subscriptions(address: str, scale: float) -> list[Intruder]:
                 pass
             if isinstance(answer, Refused):
                 break
-    return intruders
 
 
-async def _acks(address: str, scale: float) -> list[Intruder]:
+async def _acks(crowd: Crowd) -> None:
     """Acknowledgements of millions of names that nobody has, in one frame."""
     ticks = {f"{number:x}": 1 for number in range(65_535)}
     frame = Ack({f"{number}": ticks for number in range(42)})
-    intruders = []
-    for number in range(max(int(20 * scale), 1)):
-        intruder = await Intruder.at(address, f"intruder-{number}")
-        intruders.append(intruder)
+    for _ in range(crowd.count(20, 1)):
+        intruder = await crowd.greeted()
         await intruder.say(frame)
         assert await intruder.was_told(), "the frame was taken"
-    return intruders
 
 
 ATTACKS = {
@@ -536,28 +561,23 @@ async def attack(name: str, folder: Path, scale: float = 1.0) -> Outcome:
     async with LocalNetwork(file, folder / "network") as network:
         address = network.address("a")
         pid = (await status(network, "a")).pid
-        async with honest_pair(address, authority) as pair:
-            # The pair's subscription makes the broker load its kernels: no attack costs that.
-            await until_asked(partial(has_kernels, network), "kernels are loaded", _KERNELS_S)
-            idle = memory_of(pid, "VmRSS")
-            intruders = await plan.attack(address, scale)
-            before = len(pair.received)
-            await until(lambda: len(pair.received) > before + 10, "the honest pair goes on")
-            left = [each for each in intruders if each.is_open]
-            if plan.has_tls:
-                # They have hardly anything to read.
-                told = await asyncio.gather(*(each.was_told() for each in left))
-            else:
-                # They may have gigabytes to read, and the pair shares this loop with them.
-                told = [await each.was_told() for each in left]
-            for each in intruders:
-                each.close()
-            await pair.end()
-            peak, after = memory_of(pid, "VmHWM"), memory_of(pid, "VmRSS")
+        with closing(Crowd(address, scale)) as crowd:
+            async with honest_pair(address, authority) as pair:
+                # The pair's subscription makes the broker load its kernels: no attack costs that.
+                await until_asked(partial(has_kernels, network), "kernels are loaded", _KERNELS_S)
+                idle = memory_of(pid, "VmRSS")
+                await plan.attack(crowd)
+                before = len(pair.received)
+                is_going_on = partial(pair.has_received, before + 10)
+                await until(is_going_on, "the honest pair goes on", _LATE_S)
+                told = await _told(crowd, plan)
+                crowd.close()
+                await pair.end()
+                peak, after = memory_of(pid, "VmHWM"), memory_of(pid, "VmRSS")
     return Outcome(
         attack=name,
-        connections=len(intruders),
-        told=sum(told),
+        connections=len(crowd.intruders),
+        told=told,
         idle_bytes=idle,
         peak_bytes=peak,
         after_bytes=after,
@@ -566,6 +586,16 @@ async def attack(name: str, folder: Path, scale: float = 1.0) -> Outcome:
         lost=pair.published - len(set(pair.received)),
         repeated=pair.repeated,
     )
+
+
+async def _told(crowd: Crowd, plan: Plan) -> int:
+    """How many intruders were told that they are cut."""
+    left = [each for each in crowd.intruders if each.is_open]
+    if plan.has_tls:
+        # They have hardly anything to read.
+        return sum(await asyncio.gather(*(each.was_told() for each in left)))
+    # They may have gigabytes to read, and the pair shares this loop with them.
+    return sum([await each.was_told() for each in left])
 
 
 def is_bad(outcome: Outcome) -> bool:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -516,7 +516,9 @@ class _Honest:
                 self.confirm_s.append(time.monotonic() - began)
                 await asyncio.sleep(0.02)
             with suppress(AssertionError):  # what is missing is counted
-                await until(lambda: self.received >= len(self.confirm_s), "honest events", 60.0)
+                await until(
+                    lambda: self.received >= len(self.confirm_s), "honest events", ATTACK_BOUND_S
+                )
             reading.cancel()
 
     async def _read(self, found: Subscription) -> None:
@@ -525,18 +527,23 @@ class _Honest:
             self.received += 1
 
 
-async def attacked(folder: Path, attack: str, routing: str, scale: float) -> Outcome:
-    """One attack on a network of its own."""
-    text = NETWORKS[routing]
+async def attacked(
+    folder: Path, attack: str, routing: str, scale: float, options: str = ""
+) -> Outcome:
+    """One attack on a network of its own, with these lines in `[options]` of its file."""
+    text = f"{NETWORKS[routing]}\n[options]\n{options}\n"
     brokers = settled(network_file(text), folder).brokers
-    tap = Tap(brokers["B2"].links_port)
-    files = proxied(folder, text, {"B1": {"B2": tap.port}}, brokers)
     honest, begun, over = _Honest(), asyncio.Event(), asyncio.Event()
-    async with LocalNetwork(network_file(text), folder, files=files) as network:
+    async with AsyncExitStack() as stack:
+        tap = stack.enter_context(closing(Tap(brokers["B2"].links_port)))
+        files = proxied(folder, text, {"B1": {"B2": tap.port}}, brokers)
+        network = LocalNetwork(network_file(text), folder, files=files)
+        await stack.enter_async_context(network)
         watching = asyncio.ensure_future(honest.run(network, begun, over))
         waiting = asyncio.ensure_future(begun.wait())
         await asyncio.wait({watching, waiting}, return_when="FIRST_COMPLETED")
         attacker = await Attacker.at(network.address("B1"))
+        stack.push_async_callback(attacker.close)
         tap.is_noting = True
         began = time.monotonic()
         await ATTACKS[attack](attacker, scale)
@@ -547,8 +554,6 @@ async def attacked(folder: Path, attack: str, routing: str, scale: float) -> Out
         await watching
         tap.is_noting = False
         found = [await status(network, broker) for broker in ("B1", "B2")]
-        await attacker.close()
-        tap.close()
     worst = max(found, key=lambda each: each.longest_step_cpu_s)
     return Outcome(
         attack=attack,

@@ -20,7 +20,7 @@ import pytest
 
 from anabranch.config.certificates import make_certificates
 from anabranch.config.network_file import NetworkFile, load
-from anabranch.devnet.directory import running_file
+from anabranch.config.network_location import running_file
 from anabranch.devnet.observe import ask
 from anabranch.node.status import Status
 from tests.broker_parts import environment
@@ -29,7 +29,7 @@ from tests.process_parts import run, until_asked
 pytestmark = pytest.mark.slow
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BOUND_S = 60.0
+BOUND_S = 180.0
 #: With a blank in its place, which has to survive the way to another terminal.
 FOLDER = "my networks"
 TLS = """

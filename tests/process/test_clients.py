@@ -72,14 +72,14 @@ def test_a_subscriber_that_vanishes_comes_back_to_all_it_missed(tmp_path: Path) 
     async def work() -> None:
         async with drilling(tmp_path, PAIR) as drill:
             trace = drill.trace_path("reader")
-            await drill.listen("witness", "price > 50", "B2", options=BRISK)
-            await drill.speak("ticker", "B1", rate=200, options=BRISK)
+            await drill.add_subscriber("witness", "price > 50", "B2", options=BRISK)
+            await drill.add_publisher("ticker", "B1", rate=200, options=BRISK)
             for _ in range(2):
                 enough = len(names_in(trace, saw.Delivered)) + 50
                 with program(drill, "subscribe", "B2", "reader"):
                     await until(partial(has_delivered, trace, enough), "the reader gets events")
                 await published(drill, 100)
-            await drill.hush()
+            await drill.stop_publishing()
             first = min(names_in(trace, saw.Delivered))
             wanted = names_in(drill.trace_path("witness"), saw.Delivered)
             with program(drill, "subscribe", "B2", "reader"):
@@ -97,7 +97,7 @@ def test_a_publisher_that_vanishes_leaves_what_was_confirmed_and_nothing_twice(
 ) -> None:
     async def work() -> None:
         async with drilling(tmp_path, PAIR) as drill:
-            listener = await drill.listen("all", "n > 0", "B2", durable=True, options=BRISK)
+            listener = await drill.add_subscriber("all", "n > 0", "B2", durable=True, options=BRISK)
             for _ in range(3):
                 enough = listener.received + 50
                 with program(drill, "publish", "B1", "walker"):
@@ -113,16 +113,16 @@ def test_a_publisher_that_vanishes_leaves_what_was_confirmed_and_nothing_twice(
 def test_slow_consumers_hold_up_nobody_else(tmp_path: Path) -> None:
     async def work() -> None:
         async with drilling(tmp_path, PAIR) as drill:
-            fast = await drill.listen("fast", "price > 0", "B2", options=BRISK)
-            patient = await drill.listen(
+            fast = await drill.add_subscriber("fast", "price > 0", "B2", options=BRISK)
+            patient = await drill.add_subscriber(
                 "patient", "price > 0", "B2", durable=True, window=8, pause_s=0.002, options=BRISK
             )
-            stuck = await drill.listen("stuck", "price > 0", "B2", window=8, pause_s=60.0)
-            await drill.speak("ticker", "B1", rate=400, events_max=800, options=BRISK)
+            stuck = await drill.add_subscriber("stuck", "price > 0", "B2", window=8, pause_s=60.0)
+            await drill.add_publisher("ticker", "B1", rate=400, events_max=800, options=BRISK)
             await until(lambda: fast.received == 800, "the fast one has everything")
             await until(lambda: patient.received == 800, "the slow durable one has everything")
             assert stuck.received <= 1
-            await drill.listeners.pop("stuck").client.close()
+            await drill.subscribers.pop("stuck").client.close()
             await judged(drill)
 
     run(work())
@@ -133,9 +133,9 @@ def test_a_publisher_that_repeats_itself_is_logged_once(tmp_path: Path) -> None:
         async with drilling(tmp_path, PAIR) as drill:
             port = drill.network.file.broker("B1").clients_port
             async with FaultProxy(port) as proxy:
-                await drill.listen("all", "price > 0", "B2", durable=True, options=BRISK)
+                await drill.add_subscriber("all", "price > 0", "B2", durable=True, options=BRISK)
                 address = f"127.0.0.1:{proxy.port}"
-                speaker = await drill.speak("ticker", address, rate=300, options=BRISK)
+                speaker = await drill.add_publisher("ticker", address, rate=300, options=BRISK)
                 for _ in range(4):
                     # The origin takes the events, and the publisher never hears of it.
                     proxy.back.block()
@@ -153,7 +153,7 @@ def test_a_publisher_that_repeats_itself_is_logged_once(tmp_path: Path) -> None:
 def test_of_two_clients_with_one_durable_name_the_later_one_has_it(tmp_path: Path) -> None:
     async def work() -> None:
         async with drilling(tmp_path, PAIR) as drill:
-            await drill.speak("ticker", "B1", rate=200, options=BRISK)
+            await drill.add_publisher("ticker", "B1", rate=200, options=BRISK)
             one = await drill.connect("one", "B1", options=BRISK)
             former = await one.subscribe("price > 0", durable="shared", new=True)
             await former.get()
@@ -164,8 +164,8 @@ def test_of_two_clients_with_one_durable_name_the_later_one_has_it(tmp_path: Pat
                     pass
             for _ in range(100):
                 await latter.get()
-            await drill.hush()
-            await drill.speakers["ticker"].client.flush()
+            await drill.stop_publishing()
+            await drill.publishers["ticker"].client.flush()
             await one.close()
             await other.close()
             drill.healed()

@@ -19,7 +19,7 @@ from anabranch.config.ports import with_free_ports
 
 pytestmark = pytest.mark.slow
 
-EXIT_BOUND_S = 60.0
+EXIT_BOUND_S = 180.0
 
 
 def documents(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:

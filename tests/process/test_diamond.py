@@ -42,9 +42,9 @@ def test_either_relay_may_die_while_events_are_published(tmp_path: Path, text: s
     async def work() -> None:
         async with drilling(tmp_path, text) as drill:
             network = drill.network
-            await drill.listen("cheap", "price < 100", "B4", options=BRISK)
-            await drill.listen("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
-            await drill.speak("ticker", "B1", rate=300, options=BRISK)
+            await drill.add_subscriber("cheap", "price < 100", "B4", options=BRISK)
+            await drill.add_subscriber("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
+            await drill.add_publisher("ticker", "B1", rate=300, options=BRISK)
             in_use, other = await by_use(drill, 200)
             await network.kill(in_use)
             await published(drill, 300)

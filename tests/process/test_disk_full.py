@@ -45,12 +45,12 @@ def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
     async def work() -> None:
         async with drilling(tmp_path, PAIR) as drill:
             ballast = tmp_path / "state" / "B1" / "ballast"
-            await drill.listen("all", "price > 0", "B2", durable=True, options=BRISK)
-            speaker = await drill.speak("ticker", "B1", rate=300, options=BRISK)
+            await drill.add_subscriber("all", "price > 0", "B2", durable=True, options=BRISK)
+            speaker = await drill.add_publisher("ticker", "B1", rate=300, options=BRISK)
             await until(lambda: speaker.confirmed > 100, "events are confirmed")
             fill(ballast)
             for _ in range(300):
-                await speaker.say({"price": 1.0, "note": "x" * 30_000})
+                await speaker.publish({"price": 1.0, "note": "x" * 30_000})
             await until(lambda: speaker.client.refusal != "", "the origin refuses")
             assert drill.network.supervisor.restarts("B1") == 0
             ballast.unlink()

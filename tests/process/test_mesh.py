@@ -13,7 +13,7 @@ from anabranch.config.network_file import dump
 from anabranch.devnet.network import LocalNetwork, settled
 from anabranch.devnet.sample_data import network_from
 from tests.fault_proxy import FaultProxy
-from tests.process_parts import TEST_BOUND_S, proxied, run, until
+from tests.process_parts import SETTLE_BOUND_S, TEST_BOUND_S, proxied, run, until
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ def test_ten_brokers_of_a_mesh_are_killed_and_cut_off_and_every_promise_is_kept(
         async with fragile(tmp_path) as (network, proxies):
             cuts: list[FaultProxy] = []
             cutting = [asyncio.create_task(cut_again_and_again(each, cuts)) for each in proxies]
-            report = await Demonstration(network, PLAY, 150.0, None, quiet=True).run()
+            report = await Demonstration(network, PLAY, SETTLE_BOUND_S, None, quiet=True).run()
             for task in cutting:
                 task.cancel()
             verdict = report.verdict

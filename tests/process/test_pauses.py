@@ -27,11 +27,11 @@ pytestmark = pytest.mark.slow
 
 
 async def begin(drill: Trial) -> None:
-    await drill.listen("cheap", "price < 100", "B4", options=BRISK)
-    await drill.listen("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
-    await drill.listen("home", "volume > 50000", "B1", options=BRISK)
-    await drill.speak("ticker", "B1", rate=200, options=BRISK)
-    await drill.speak("other", "B4", rate=50, options=BRISK)
+    await drill.add_subscriber("cheap", "price < 100", "B4", options=BRISK)
+    await drill.add_subscriber("acme", "symbol = 'ACME'", "B4", durable=True, options=BRISK)
+    await drill.add_subscriber("home", "volume > 50000", "B1", options=BRISK)
+    await drill.add_publisher("ticker", "B1", rate=200, options=BRISK)
+    await drill.add_publisher("other", "B4", rate=50, options=BRISK)
     await published(drill, 100)
 
 

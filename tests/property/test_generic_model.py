@@ -201,6 +201,7 @@ def run_lockstep(seed: int) -> Lockstep:
     return world
 
 
+@pytest.mark.slow
 def test_vectors_encode_the_sets_of_the_model() -> None:
     held: dict[str, int] = {}
     for seed in range(24):

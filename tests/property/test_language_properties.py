@@ -10,12 +10,13 @@ from anabranch.model.event import Value
 from anabranch.model.language.evaluate import compile_condition, evaluate
 from anabranch.model.language.expression import Expression, check_expression
 from anabranch.model.language.like import escape_literal, matcher_of, pattern_of
-from anabranch.model.language.parser import Parser, check_text, parse_expression, parse_plain
+from anabranch.model.language.parser import Parser, check_text, parse_expression
+from anabranch.model.language.plain import parse_plain
 from anabranch.model.language.tokens import expression_text
 from anabranch.model.language.tuples import parse_tuples
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.normal.normal_form import normalise
-from anabranch.model.normal.quick_normal_form import conjunction_of, read_plain
+from anabranch.model.normal.plain_normal_form import conjunction_of, read_plain
 from tests.filter_parts import any_text, conditions, events, meeting_conditions
 
 # -- texts that look like plain filters, some of which are

@@ -166,7 +166,7 @@ def in_steps(case: Case, allowance: StepAllowance | None, is_moved: bool) -> lis
         nonlocal detector
         while True:
             found.extend(detector.advance(watermark_ns).matches)
-            if not detector.is_behind:
+            if not detector.has_pending_decisions:
                 return
             assert allowance is not None
             allowance.renew()

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from anabranch.core.patterns.join_points.placement import (
     RESTLESS_MAX,
-    better_place,
-    rest_s,
-    worth_asking,
+    better_edge,
+    edges_to_ask,
+    review_pause_s,
 )
 from anabranch.core.patterns.join_points.placement_cost import (
     LINK_S,
@@ -90,9 +90,9 @@ class Market:
         """One pattern looks for a better place; whether it moves."""
         here = self.places[number]
         traffic, edges = self.patterns[number], self.network.edges
-        floors = worth_asking(traffic, here, edges, self.chart.to)
+        floors = edges_to_ask(traffic, here, edges, self.chart.to)
         offers = {edge: self.cost(number, edge) for edge in floors}
-        target = better_place(self.cost(number, here), offers, floors)
+        target = better_edge(self.cost(number, here), offers, floors)
         if target:
             self.places[number] = target
         return bool(target)
@@ -137,5 +137,5 @@ def test_where_somebody_lies_a_pattern_moves_once_in_a_while_only(seed: int) -> 
         is_better = market.look(0)
         moves += is_better
         restless = min(restless + 1, RESTLESS_MAX) if is_better else max(restless - 1, 0)
-        now += rest_s(1.0, restless)
+        now += review_pause_s(1.0, restless)
     assert moves <= 2 * RESTLESS_MAX + 1_000 / 2**RESTLESS_MAX

@@ -30,7 +30,7 @@ class Reader(Application):
         self.ticks: dict[str, list[int]] = defaultdict(list)
         self.withheld: list[object] = []
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         if isinstance(effect, EventDelivered):
             self.ticks[effect.stream].append(effect.tick)
         elif isinstance(effect, TicksWithheld):

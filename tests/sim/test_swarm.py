@@ -162,6 +162,7 @@ def _with_fixed_paths(seed: int, shape: Shape, faults: str) -> Simulation:
     return Simulation(replace(plan, options=options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", ["none", "any"])
 @pytest.mark.parametrize(("shape", "seed"), FIXED)
 def test_no_broker_gets_a_tick_twice_with_fixed_paths(shape: Shape, seed: int, faults: str) -> None:
@@ -178,6 +179,7 @@ def test_no_broker_gets_a_tick_twice_with_fixed_paths(shape: Shape, seed: int, f
         assert paths.excused == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", ["none", "any"])
 @pytest.mark.parametrize(("shape", "seed"), FIXED)
 def test_a_copy_for_every_target_is_found_with_fixed_paths(
@@ -188,6 +190,7 @@ def test_a_copy_for_every_target_is_found_with_fixed_paths(
     assert {each.name for each in found} == {"second-copy"}
 
 
+@pytest.mark.slow
 def test_what_brokers_moved_before_they_were_killed_counts_too() -> None:
     lost = advertised = 0
     for seed in range(12):
@@ -228,6 +231,7 @@ def test_a_large_network_keeps_every_promise() -> None:
     _assert_clean(Order(shape="large"), first_fresh_seed())
 
 
+@pytest.mark.slow
 def test_a_seed_is_a_complete_reproduction() -> None:
     program = (
         "from anabranch.sim.runner import Order, run_seed\n"

@@ -115,7 +115,7 @@ def test_the_command_judges_traces_of_a_real_network(spark: SparkSession, tmp_pa
         writer = network.connect_blocking(name="writer", trace=traces[1])
         with reader, writer:
             wanted = reader.subscribe("price > 10 AND symbol <> 'X'")
-            wanted.wait_started(timeout=30.0)
+            wanted.wait_started(timeout=180.0)
             quotes = [(number % 20, "XY"[number % 7 > 0]) for number in range(60)]
             for price, symbol in quotes:
                 writer.publish({"price": price, "symbol": symbol})

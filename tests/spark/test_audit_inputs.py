@@ -77,11 +77,11 @@ def test_events_that_no_log_keeps_are_not_missed_there(spark: SparkSession, tmp_
         writer = anabranch.connect_blocking(address, name="writer", trace=traces[1])
         with reader, writer:
             wanted = reader.subscribe("a > 0")
-            wanted.wait_started("a", timeout=30.0)
+            wanted.wait_started("a", timeout=180.0)
             writer.publish({"a": 1}, persistence="transient")
             writer.publish({"a": -1}, persistence="transient")
             writer.publish({"a": 2})
-            assert [wanted.get(timeout=30.0) is not None for _ in range(2)] == [True, True]
+            assert [wanted.get(timeout=180.0) is not None for _ in range(2)] == [True, True]
         found = anomalies(spark, traces, lambda: read_history(spark, None, options))
     assert found == {}
 
@@ -93,10 +93,10 @@ def test_a_number_that_json_cannot_say_blames_nobody(spark: SparkSession, tmp_pa
         network.connect_blocking(name="both", trace=trace) as client,
     ):
         wanted = client.subscribe("a IS NOT NULL")
-        wanted.wait_started(timeout=30.0)
+        wanted.wait_started(timeout=180.0)
         client.publish({"a": float("nan")})
         client.publish({"a": 1.5})
-        assert [wanted.get(timeout=30.0) is not None for _ in range(2)] == [True, True]
+        assert [wanted.get(timeout=180.0) is not None for _ in range(2)] == [True, True]
     assert anomalies(spark, [trace], lambda: read_states(spark, [state])) == {}
     logs = read_states(spark, [state])
     for file in state.rglob("*.segment"):

@@ -23,12 +23,12 @@ def test_the_demonstration_ends_with_archive_audit_and_selectivities(
             client.subscribe(text) for client, text in zip(clients, filters.values(), strict=False)
         ]
         for subscription in wanted:
-            subscription.wait_started("a", "b", timeout=30.0)
+            subscription.wait_started("a", "b", timeout=180.0)
         clients[2].publish_many(
             {"price": n % 100, "symbol": "IBM" if n % 2 else "HPQ"} for n in range(400)
         )
         for subscription, count in zip(wanted, (100, 48), strict=True):
-            assert all(subscription.get(timeout=30.0) for _ in range(count))
+            assert all(subscription.get(timeout=180.0) for _ in range(count))
         said: list[str] = []
         done = conclude(
             network.addresses,

@@ -238,7 +238,7 @@ def test_a_query_goes_on_with_the_others_while_a_broker_is_away(
         assert "No broker answers" in caplog.text
         reader.stop()
         for client in clients:
-            client._real.abandon(anabranch.ClosedError("the test is over"))
+            client._real._parts.abandon(anabranch.ClosedError("the test is over"))
 
 
 def test_a_query_with_a_cursor_begins_where_that_stands(

@@ -26,7 +26,8 @@ from anabranch.cli.connect_options import Way
 from anabranch.cli.errors import CommandError
 from anabranch.cli.event_lines import Printer
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Since, Subscription
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import Subscription
 from anabranch.model.encoding import decode_event
 from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.options import Options, read_options

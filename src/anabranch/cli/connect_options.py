@@ -18,8 +18,8 @@ from anabranch.cli.errors import CommandError
 from anabranch.client.client import Client, connect
 from anabranch.client.options import ClientOptions, parse_address
 from anabranch.config.network_file import NetworkFile, load
+from anabranch.config.network_location import running_file
 from anabranch.config.tls import client_context
-from anabranch.devnet.directory import running_file
 
 NetworkOption = Annotated[
     Path | None,

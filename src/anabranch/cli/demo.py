@@ -128,13 +128,13 @@ async def populate(drill: Trial, play: Play, rate: float) -> None:
     async with asyncio.TaskGroup() as tasks:
         for each in play.listeners:
             tasks.create_task(
-                drill.listen(
+                drill.add_subscriber(
                     each.name, each.filter, *each.edges, durable=each.is_durable, options=_BRISK
                 )
             )
     share = rate / len(play.speakers)
     for one in play.speakers:
-        await drill.speak(
+        await drill.add_publisher(
             one.name, *one.edges, rate=share, advertised=one.advertised, options=_BRISK
         )
 
@@ -212,16 +212,16 @@ def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -
             lag_ms=1_000 * each.lag_s,
             silent_s=each.silent_s,
         )
-        for each in drill.listeners.values()
+        for each in drill.subscribers.values()
     )
-    published = sum(each.published for each in drill.speakers.values())
+    published = sum(each.published for each in drill.publishers.values())
     passed_s = max(seconds - before.seconds, 1e-9) if before else max(seconds, 1e-9)
     delivered = sum(reader.received for reader in readers)
     return Moment(
         seconds=seconds,
         phase=phase,
         published=published,
-        confirmed=sum(each.confirmed for each in drill.speakers.values()),
+        confirmed=sum(each.confirmed for each in drill.publishers.values()),
         published_per_s=(published - (before.published if before else 0)) / passed_s,
         delivered_per_s=(delivered - (before.delivered if before else 0)) / passed_s,
         brokers={name: drill.network.state(name) for name in drill.network.brokers},
@@ -398,7 +398,7 @@ class Demonstration:
         """Run the pipeline while the brokers are still up."""
         if self._page is None:
             return None
-        traces = [*map(drill.trace_path, (*drill.listeners, *drill.speakers))]
+        traces = [*map(drill.trace_path, (*drill.subscribers, *drill.publishers))]
         addresses = [drill.network.address(edge) for edge in drill.network.edges]
         filters = {each.name: each.filter for each in self._play.listeners}
         return await asyncio.to_thread(

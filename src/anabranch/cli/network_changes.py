@@ -15,8 +15,8 @@ from anabranch.config import network_edit
 from anabranch.config.addresses import LOOPBACK
 from anabranch.config.network_edit import At
 from anabranch.config.network_file import NetworkFile, dump, load
+from anabranch.config.network_location import home_of
 from anabranch.devnet import control_channel
-from anabranch.devnet.directory import home_of
 
 FilePath = Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]

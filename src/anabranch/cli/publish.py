@@ -17,7 +17,8 @@ Rules
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -34,14 +35,13 @@ from anabranch.client.client import Client
 from anabranch.client.errors import NotAdvertisedError, PublishUnknownError
 from anabranch.client.publish import (
     Promise,
-    PublishOptions,
+    advertisement_matcher,
     check_advertised,
     check_possible,
     compose,
-    promised_by,
 )
 from anabranch.model.errors import AnabranchError
-from anabranch.model.event import EventId
+from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
 
@@ -156,11 +156,7 @@ def pub(
         from_line=from_line,
         repeats=repeats,
     )
-    how = PublishOptions(priority=priority, payload=payload.encode(), destinations=to or ())
-    if transient:
-        how["persistence"] = "transient"
-    if time_limit is not None:
-        how["time_limit"] = time_limit
+    composed = _composer(payload, priority, to or (), time_limit, transient)
     way = connect_options.Way(
         addresses=connect_options.checked_addresses(addresses),
         file=network,
@@ -172,7 +168,21 @@ def pub(
         within_s=within,
     )
     promised = [_promise(text) for text in advertised or []]
-    _print(asyncio.run(_Publishing(source, how, rate, promised).run(way)), as_json)
+    _print(asyncio.run(_Publishing(source, composed, rate, promised).run(way)), as_json)
+
+
+def _composer(
+    payload: str, priority: int, to: Sequence[str], time_limit: float | None, is_transient: bool
+) -> Callable[[Mapping[str, Value]], Event]:
+    return partial(
+        compose,
+        limits=DEFAULT_LIMITS,
+        payload=payload.encode(),
+        persistence="transient" if is_transient else "persistent",
+        time_limit=time_limit,
+        priority=priority,
+        destinations=to,
+    )
 
 
 def _promise(text: str) -> Filter:
@@ -197,12 +207,16 @@ class _Publishing:
     """One run of the command."""
 
     def __init__(
-        self, source: Source, how: PublishOptions, rate: float, promised: Sequence[Filter] = ()
+        self,
+        source: Source,
+        composed: Callable[[Mapping[str, Value]], Event],
+        rate: float,
+        promised: Sequence[Filter] = (),
     ) -> None:
         self._source = source
-        self._how = how
+        self._composed = composed
         self._rate = rate
-        self._promised = promised_by(promised)
+        self._promised = advertisement_matcher(promised)
         self._sent = 0
         #: Lines and promises of unconfirmed events, in the order in which they were sent.
         self._waiting: deque[tuple[int, Promise]] = deque()
@@ -250,7 +264,7 @@ class _Publishing:
         return count * source.repeats
 
     def _check_one(self, item: Item) -> None:
-        event = compose(item.attributes, DEFAULT_LIMITS, **self._how)
+        event = self._composed(item.attributes)
         try:
             check_advertised(event, self._promised)
         except NotAdvertisedError as error:
@@ -294,7 +308,7 @@ class _Publishing:
         self._raise_failure()
         if self._promised.filters:
             self._check_one(item)
-        promise = await client.publish_soon(item.attributes, **self._how)
+        promise = await client.publish_soon(self._composed(item.attributes))
         self._waiting.append((item.line, promise))
         self._sent += 1
 

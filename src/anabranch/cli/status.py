@@ -15,7 +15,7 @@ import typer
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import console, print_json, room, show
 from anabranch.cli.status_view import Asked, picture
-from anabranch.devnet.directory import running_file
+from anabranch.config.network_location import running_file
 from anabranch.devnet.observe import NO_HTTP, ask
 from anabranch.node.status import Status
 

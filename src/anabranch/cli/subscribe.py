@@ -40,7 +40,8 @@ from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import OrderNotKept, Since, Subscription, Withheld
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import OrderNotKept, Subscription, Withheld
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern

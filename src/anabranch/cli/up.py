@@ -18,8 +18,8 @@ from rich.table import Table
 
 from anabranch.cli.output import Column, console, fitted, print_json, room, show
 from anabranch.config.network_file import NetworkFile
+from anabranch.config.network_location import home_of
 from anabranch.devnet.control_channel import serve
-from anabranch.devnet.directory import home_of
 from anabranch.devnet.network import LocalNetwork
 from anabranch.devnet.sample_data import network_from
 from anabranch.devnet.supervisor import Change

@@ -17,9 +17,10 @@ Any number of clients stage events, each under its own tokens; one client commit
 4. Retry. A commit without an answer is repeated, by this program or its successor, with the same
    sink, query and batch, and with any tokens. The batch is written once, and `was_known` reports
    whether it had been requested before.
-5. Flow control. The chunks of a token are sent in order. At most `_OPEN_MAX` chunks of a client are
-   in flight, and as many commits in addition: when the staging area is full, only a commit frees
-   space. Events are taken from the iterable as chunks are sent, so it need not fit in memory.
+5. Flow control. The chunks of a token are sent in order. At most `CHUNKS_IN_FLIGHT_MAX` chunks of
+   a client are in flight, and as many commits in addition: when the staging area is full, only a
+   commit frees space. Events are taken from the iterable as chunks are sent, so it need not fit in
+   memory.
 6. Frame size. Every frame respects the broker's limit from the handshake.
 
 State: the pending requests, and the broker of each sink. Lost with the process.
@@ -42,7 +43,6 @@ from anabranch.core.session.effects import (
     StagingRefused,
     StagingReply,
 )
-from anabranch.core.session.publish import SessionStaging
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
@@ -50,10 +50,11 @@ from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
 
-#: Limits on one chunk, and on chunks in flight; the latter applies to commits too.
+#: Limits on one chunk.
 _CHUNK_EVENTS = 256
 _CHUNK_BYTES = 1_048_576
-_OPEN_MAX = 16
+#: Chunks of one client in flight; also the limit on its commits in flight.
+CHUNKS_IN_FLIGHT_MAX = 16
 #: The number of tokens in one discard frame.
 _DISCARDED_MAX = 128
 #: The overhead of a frame, and of each token in it.
@@ -79,6 +80,18 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the batch had been requested before. Then it consists of the events of that request,
     #: and the tokens of this one are discarded.
     was_known: bool
+
+
+def committed_batch(answer: BatchCommitted, stream: str) -> Batch:
+    """Return the batch that the broker of this stream has committed."""
+    return Batch(
+        sink=answer.sink,
+        batch=answer.batch,
+        stream=stream,
+        first=answer.first,
+        last=answer.last,
+        was_known=answer.was_known,
+    )
 
 
 class _Call:
@@ -124,8 +137,8 @@ class Batches:
         self._options = options
         self._limits = limits
         self._advertisements = advertisements
-        self._chunk_slots = asyncio.Semaphore(_OPEN_MAX)
-        self._commit_slots = asyncio.Semaphore(_OPEN_MAX)
+        self._chunk_slots = asyncio.Semaphore(CHUNKS_IN_FLIGHT_MAX)
+        self._commit_slots = asyncio.Semaphore(CHUNKS_IN_FLIGHT_MAX)
         #: Sink → the broker at which a batch of it was requested.
         self._brokers: dict[str, str] = {}
         self._calls: list[_Call] = []
@@ -153,7 +166,7 @@ class Batches:
         staging, slots = call.origin.session.staging, self._chunk_slots
         bytes_max = min(_CHUNK_BYTES, call.origin.frame_bytes_max // 2)
         count = 0
-        for index, (chunk, is_last) in enumerate(self._chunks(staging, events, bytes_max)):
+        for index, (chunk, is_last) in enumerate(self._chunks(call.origin, events, bytes_max)):
             await self._wait_for_slot(call, slots)
             self._send(call, slots, *staging.stage(token, index, chunk, is_last))
             count += len(chunk)
@@ -192,14 +205,7 @@ class Batches:
                     self._brokers.pop(sink, None)
                 raise
         assert isinstance(answer, BatchCommitted)
-        return Batch(
-            sink=sink,
-            batch=batch,
-            stream=call.origin.broker,
-            first=answer.first,
-            last=answer.last,
-            was_known=answer.was_known,
-        )
+        return committed_batch(answer, call.origin.broker)
 
     def discard(self, tokens: Iterable[str]) -> None:
         """Tell the broker to discard the events staged under these tokens."""
@@ -234,13 +240,14 @@ class Batches:
         return names
 
     def _chunks(
-        self, staging: SessionStaging, events: Iterable[Attributes], bytes_max: int
+        self, origin: BrokerConnection, events: Iterable[Attributes], bytes_max: int
     ) -> Iterator[tuple[list[bytes], bool]]:
         """Encode the events as drafts in chunks, each with a flag that marks the last one."""
+        staging, limits = origin.session.staging, origin.publish_limits
         chunk: list[bytes] = []
         size = 0
         for place, attributes in enumerate(events):
-            event = compose(attributes, self._limits)
+            event = compose(attributes, limits)
             self._advertisements.check(event)
             draft = staging.draft(event, time.time_ns(), f"event {place}")
             if chunk and (len(chunk) >= _CHUNK_EVENTS or size + len(draft) > bytes_max):
@@ -315,7 +322,7 @@ class Batches:
 
     # -- answers --------------------------------------------------------------------------------
 
-    def hear(self, uplink: BrokerConnection, answer: StagingReply) -> None:
+    def answered(self, uplink: BrokerConnection, answer: StagingReply) -> None:
         """Complete the request that a broker has answered."""
         for call in self._calls:
             promise = call.promises.get(answer.request) if call.origin is uplink else None
@@ -361,8 +368,9 @@ class BatchWriter:
         Returns the number of events when all of them are durable at the broker. They are not part
         of the stream until `commit`. A retry needs a new token.
 
-        `at` names the broker that must be used, if that matters (rule 2 at the top of `batches`).
-        `timeout` is in seconds; the default is `batch_within_s`.
+        Events are staged at the broker that this client publishes to (`origin`), and must be
+        committed there. `at` names the broker that must be used, if that matters. `timeout` is in
+        seconds; the default is `batch_within_s`.
 
         Raises `BatchRefusedError` if the broker refuses, and `BatchUnknownError` if it does not
         answer in time.

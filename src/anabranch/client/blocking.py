@@ -21,27 +21,25 @@ the results. Rules:
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
-from typing import Literal, Self, TypeVar, Unpack
+from typing import Generic, Literal, Self, TypeVar, cast
 
 from anabranch.client.batches import Batch
-from anabranch.client.client import Attributes, Client, connect
+from anabranch.client.client import AddressOrder, Attributes, Client, connect
 from anabranch.client.errors import ClosedError
+from anabranch.client.keyword_hints import suggest_keywords
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.patterns import Matched, PatternSubscription
-from anabranch.client.publish import Advertisement, PublishOptions
-from anabranch.client.subscription import (
-    OnOrderNotKept,
-    OnWithheld,
-    Received,
-    Since,
-    Subscription,
-)
-from anabranch.model.event import EventId, Value
+from anabranch.client.publish import Advertisement, Promise
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
+from anabranch.model.event import DEFAULT_CONTROL, EventId, Persistence, Value
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.match import Placement
@@ -96,25 +94,20 @@ class LoopThread:
             self._loop.close()
 
 
-_BATCH_MATCHES = 256
+_BATCH_ITEMS = 256
+Item = TypeVar("Item", Received, Matched)
 
 
-class BlockingPatternSubscription:
-    """The matches of a pattern, to be read with a `for` loop.
+class BlockingReader(Generic[Item]):
+    """The part that blocking subscriptions to events and to matches have in common."""
 
-        with anabranch.connect_blocking("127.0.0.1:4100") as client:
-            for matched in client.subscribe_pattern("a:{x = 1} THEN b:{x = 2} WITHIN 5 s"):
-                print(matched["a"].time_ns, matched["b"].time_ns)
-
-    Guarantees, names and errors are those of `PatternSubscription`. Matches are fetched in batches
-    (rule 3 at the top of this module).
-    """
-
-    def __init__(self, loop: LoopThread, real: PatternSubscription, batch: int) -> None:
+    def __init__(
+        self, loop: LoopThread, real: Subscription | PatternSubscription, batch: int
+    ) -> None:
         self._loop = loop
         self._real = real
         self._batch = batch
-        self._fetched: list[Matched] = []
+        self._fetched: list[Item] = []
 
     @property
     def name(self) -> str:
@@ -122,14 +115,14 @@ class BlockingPatternSubscription:
         return self._real.name
 
     @property
-    def pattern_id(self) -> str:
-        """The id of the pattern."""
-        return self._real.pattern_id
+    def was_resumed(self) -> bool:
+        """Whether the subscription is durable and existed before; `since` was ignored then."""
+        return self._real.was_resumed
 
     @property
-    def was_resumed(self) -> bool:
-        """Whether the subscription is durable and existed before."""
-        return self._real.was_resumed
+    def is_over(self) -> bool:
+        """Whether the subscription has ended; nothing more will arrive."""
+        return self._real.is_over
 
     def wait_started(self, *streams: str, timeout: float | None = None) -> None:
         """Wait until the subscription has started on these streams, or on any stream if none is
@@ -143,45 +136,131 @@ class BlockingPatternSubscription:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Matched:
-        matched = self.get()
-        if matched is None:
+    def __next__(self) -> Item:
+        item = self.get()
+        if item is None:
             raise StopIteration
-        return matched
+        return item
 
-    def get(self, timeout: float | None = None) -> Matched | None:
-        """Return the next match, or None if the subscription has ended.
+    def get(self, timeout: float | None = None) -> Item | None:
+        """Return the next event or match, or None if the subscription has ended.
 
-        Raises `TimeoutError` if no match arrives within `timeout` seconds.
+        Raises `TimeoutError` if none arrives within `timeout` seconds, `WithheldError` for a range
+        that will not be delivered, and `SubscriptionCutError` if the subscription was cut.
         """
         if not self._fetched:
             self._fetched = self._loop.wait(self._fetch(timeout))
             self._fetched.reverse()
         return self._fetched.pop() if self._fetched else None
 
-    async def _fetch(self, within_s: float | None) -> list[Matched]:
+    async def _fetch(self, within_s: float | None) -> list[Item]:
         # The timeout applies inside the loop: a cancelled wait must not consume anything.
         try:
             async with asyncio.timeout(within_s):
-                return await self._real.get_batch(self._batch)
+                return cast("list[Item]", await self._real.get_batch(self._batch))
         except TimeoutError:
-            awaited = f"a match of pattern {self.pattern_id!r}"
-            raise TimeoutError(f"{awaited} did not come within {within_s:g} s") from None
+            raise TimeoutError(f"{self._awaited} did not come within {within_s:g} s") from None
+
+    @property
+    def _awaited(self) -> str:
+        """What `get` waits for, in the message of its `TimeoutError`."""
+        return f"an event for subscription {self.name!r}"
+
+    def each(self, callback: Callable[[Item], object]) -> None:
+        """Call a function with every event or match, one after the other, in this thread.
+
+        Returns when the subscription has ended. An error of the function ends the call and is
+        raised here; the batch that was being processed then counts as not processed.
+        """
+        for item in self:
+            callback(item)
+
+    def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
+        """End the subscription permanently, also a durable one, and drop a pattern that was defined
+        for it.
+
+        Returns the last tick of each stream. Raises `TimeoutError` after `timeout` seconds.
+        """
+        awaited = f"the end of subscription {self.name!r}"
+        return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
+
+    def close(self) -> None:
+        """Stop reading. A durable subscription stays in the network; any other ends.
+
+        Acknowledges the processed batches.
+        """
+        self._loop.wait(self._real.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Without its client, there is nothing left to close.
+        with contextlib.suppress(ClosedError):
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Blocking{self._real!r}"
+
+
+class BlockingPatternSubscription(BlockingReader[Matched]):
+    """The matches of a pattern, to be read with a `for` loop.
+
+        with anabranch.connect_blocking("127.0.0.1:4100") as client:
+            for matched in client.subscribe_pattern("a:{x = 1} THEN b:{x = 2} WITHIN 5 s"):
+                print(matched["a"].time_ns, matched["b"].time_ns)
+
+    Guarantees, names and errors are those of `PatternSubscription`. Matches are fetched in batches,
+    and fetching the next batch acknowledges the previous one.
+    """
+
+    _real: PatternSubscription
+
+    @property
+    def pattern_id(self) -> str:
+        """The id of the pattern."""
+        return self._real.pattern_id
+
+    @property
+    def _awaited(self) -> str:
+        return f"a match of pattern {self.pattern_id!r}"
 
     def ack(self, matched: Matched | None = None) -> None:
         """Acknowledge every match returned so far, or those of one stream up to `matched`."""
         self._loop.wait(self._real.ack(matched))
 
-    def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
-        """End the subscription permanently, and drop the pattern if it was defined for it.
 
-        Returns the last tick of each stream. Raises `TimeoutError` after `timeout` seconds.
-        """
-        awaited = f"the end of pattern {self.pattern_id!r}"
-        return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
+class BlockingSubscription(BlockingReader[Received]):
+    """A subscription, to be read with a `for` loop.
 
-    def __repr__(self) -> str:
-        return f"Blocking{self._real!r}"
+        with anabranch.connect_blocking("127.0.0.1:4100") as client:
+            for received in client.subscribe("price > 10"):
+                print(received["symbol"])
+
+    Guarantees, names and errors are those of `Subscription`. Events are fetched in batches, and
+    fetching the next batch acknowledges the previous one.
+    """
+
+    _real: Subscription
+
+    @property
+    def started(self) -> Mapping[str, int]:
+        """Stream → the tick from which on every match is delivered."""
+        return self._real.started
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """Stream → the tick up to which the application has processed every match."""
+        return self._real.positions
+
+    def ack(self, received: Received | None = None) -> None:
+        """Acknowledge every event returned so far, or those of one stream up to `received`."""
+        self._loop.wait(self._real.ack(received))
 
 
 class BlockingPatternUser:
@@ -200,7 +279,7 @@ class BlockingPatternUser:
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         timeout: float | None = None,
-        batch: int = _BATCH_MATCHES,
+        batch: int = _BATCH_ITEMS,
     ) -> BlockingPatternSubscription:
         """Define a pattern and subscribe to its matches.
 
@@ -248,7 +327,7 @@ class BlockingPatternUser:
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         must_exist: bool = False,
-        batch: int = _BATCH_MATCHES,
+        batch: int = _BATCH_ITEMS,
     ) -> BlockingPatternSubscription:
         """Subscribe to the matches of a pattern by its id. See `Client.matches`.
 
@@ -264,95 +343,6 @@ class BlockingPatternUser:
             must_exist=must_exist,
         )
         return BlockingPatternSubscription(self._loop, self._loop.wait(work), batch)
-
-
-_BATCH_EVENTS = 256
-
-
-class BlockingSubscription:
-    """A subscription to be read with a `for` loop. See rule 3 at the top of this module."""
-
-    def __init__(self, loop: LoopThread, subscription: Subscription, batch: int) -> None:
-        self._loop = loop
-        self._real = subscription
-        self._batch = batch
-        self._fetched: list[Received] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the subscription."""
-        return self._real.name
-
-    @property
-    def was_resumed(self) -> bool:
-        """Whether the subscription is durable and existed before; `since` was ignored then."""
-        return self._real.was_resumed
-
-    @property
-    def started(self) -> Mapping[str, int]:
-        """Stream → the tick from which on every match is delivered."""
-        return self._real.started
-
-    @property
-    def positions(self) -> Mapping[str, int]:
-        """Stream → the tick up to which the application has processed every match."""
-        return self._real.positions
-
-    def wait_started(self, *streams: str, timeout: float | None = None) -> None:
-        """Wait until the subscription has started on these streams, or on any stream if none is
-        named.
-
-        Streams have the names of their brokers. Raises `TimeoutError` after `timeout` seconds.
-        """
-        work = self._real.wait_started(*streams)
-        self._loop.wait(work, timeout, f"the start of subscription {self.name!r}")
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Received:
-        received = self._next(None)
-        if received is None:
-            raise StopIteration
-        return received
-
-    def get(self, timeout: float | None = None) -> Received | None:
-        """Return the next event, or None if the subscription has ended.
-
-        Raises `TimeoutError` if no event arrives within `timeout` seconds, `WithheldError` for a
-        range that will not be delivered, and `SubscriptionCutError` if the subscription was cut.
-        """
-        return self._next(timeout)
-
-    def _next(self, timeout: float | None) -> Received | None:
-        if not self._fetched:
-            self._fetched = self._loop.wait(self._fetch(timeout))
-            self._fetched.reverse()
-        return self._fetched.pop() if self._fetched else None
-
-    async def _fetch(self, within_s: float | None) -> list[Received]:
-        # The timeout applies inside the loop: a cancelled wait must not consume anything.
-        try:
-            async with asyncio.timeout(within_s):
-                return await self._real.get_batch(self._batch)
-        except TimeoutError:
-            awaited = f"an event for subscription {self.name!r}"
-            raise TimeoutError(f"{awaited} did not come within {within_s:g} s") from None
-
-    def ack(self, received: Received | None = None) -> None:
-        """Acknowledge every event returned so far, or those of one stream up to `received`."""
-        self._loop.wait(self._real.ack(received))
-
-    def unsubscribe(self, timeout: float | None = None) -> Mapping[str, int]:
-        """End the subscription permanently.
-
-        Returns the last tick of each stream. Raises `TimeoutError` after `timeout` seconds.
-        """
-        awaited = f"the end of subscription {self.name!r}"
-        return self._loop.wait(self._real.unsubscribe(), timeout, awaited)
-
-    def __repr__(self) -> str:
-        return f"Blocking{self._real!r}"
 
 
 class BlockingClient(BlockingPatternUser):
@@ -383,42 +373,144 @@ class BlockingClient(BlockingPatternUser):
         return self._real.origin_of(event_id)
 
     @property
+    def origin(self) -> str:
+        """The broker that receives the client's events."""
+        return self._real.origin
+
+    @property
+    def network(self) -> str:
+        """The name of the network that the client is connected to."""
+        return self._real.network
+
+    @property
     def is_connected(self) -> bool:
         """Whether the client is connected to `broker` now."""
         return self._real.is_connected
 
-    def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
-        """Publish an event and wait until it is durable in its origin's log. See
-        `Client.publish`.
-        """
-        return self._loop.wait(self._real.publish(attributes, **how))
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client is closed. A closed client cannot be used again."""
+        return self._real.is_closed
 
+    @property
+    def unconfirmed(self) -> int:
+        """The number of published events that are not confirmed yet."""
+        return self._real.unconfirmed
+
+    @property
+    def refusal(self) -> str:
+        """Why the origin currently refuses events; "" if it accepts them. The client keeps
+        retrying.
+        """
+        return self._real.refusal
+
+    @suggest_keywords
+    def publish(
+        self,
+        attributes: Attributes,
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
+    ) -> EventId:
+        """Publish an event and wait until it is durable in its origin's log.
+
+        Returns its id. The arguments and errors are those of `Client.publish`.
+        """
+        work = self._real.publish(
+            attributes,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return self._loop.wait(work)
+
+    @suggest_keywords
     def publish_soon(
-        self, attributes: Attributes, **how: Unpack[PublishOptions]
+        self,
+        attributes: Attributes,
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
     ) -> concurrent.futures.Future[EventId]:
         """Queue an event and return a future for its id.
 
         The future completes when the event is durable. The call itself waits only while too many
-        events are unconfirmed.
+        events are unconfirmed. The arguments and errors are those of `Client.publish`.
         """
-        return self._loop.wait(self._soon(attributes, **how))
+        work = self._real.publish_soon(
+            attributes,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return self._loop.wait(_thread_future(work))
 
-    async def _soon(
-        self, attributes: Attributes, **how: Unpack[PublishOptions]
-    ) -> concurrent.futures.Future[EventId]:
-        promise = await self._real.publish_soon(attributes, **how)
-        outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()
-        promise.add_done_callback(lambda done: _copy_outcome(done, outcome))
-        return outcome
-
+    @suggest_keywords
     def publish_many(
-        self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
+        self,
+        events: Iterable[Attributes],
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
     ) -> list[EventId]:
-        """Publish events in order and wait until all of them are durable. See
-        `Client.publish_many`.
+        """Publish events in order and wait until all of them are durable.
+
+        Returns their ids in the same order. If some fail, waits for the outcome of all of them,
+        then raises the first failure. The keywords are those of `Client.publish` and apply to every
+        event.
         """
-        return self._loop.wait(self._real.publish_many(list(events), **how))
+        work = self._real.publish_many(
+            list(events),
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return self._loop.wait(work)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every published event is confirmed or has failed.
@@ -436,6 +528,7 @@ class BlockingClient(BlockingPatternUser):
     async def _advertise(self, filter: str | FilterSource) -> Advertisement:
         return self._real.advertise(filter)
 
+    @suggest_keywords
     def subscribe(
         self,
         filter: str | FilterSource,
@@ -450,7 +543,7 @@ class BlockingClient(BlockingPatternUser):
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
-        batch: int = _BATCH_EVENTS,
+        batch: int = _BATCH_ITEMS,
     ) -> BlockingSubscription:
         """Subscribe to the events that match `filter`.
 
@@ -472,17 +565,75 @@ class BlockingClient(BlockingPatternUser):
         )
         return BlockingSubscription(self._loop, self._loop.wait(work), batch)
 
+    @suggest_keywords
     def request(
-        self, attributes: Attributes, *, timeout: float = 10.0, **how: Unpack[PublishOptions]
+        self,
+        attributes: Attributes,
+        *,
+        timeout: float = 10.0,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
     ) -> Received:
-        """Publish a request and return the first reply. See `Client.request`."""
-        return self._loop.wait(self._real.request(attributes, timeout=timeout, **how))
+        """Publish a request and return the first reply.
 
+        The arguments and errors are those of `Client.request`.
+        """
+        work = self._real.request(
+            attributes,
+            timeout=timeout,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return self._loop.wait(work)
+
+    @suggest_keywords
     def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
+        self,
+        received: Received,
+        attributes: Mapping[str, Value],
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
     ) -> EventId:
-        """Reply to a request. Only the client that published the request receives the reply."""
-        return self._loop.wait(self._real.reply(received, attributes, **how))
+        """Reply to a request. Only the client that published the request receives the reply.
+
+        Returns the id of the reply, once it is durable. The keywords are those of `Client.publish`.
+        """
+        work = self._real.reply(
+            received,
+            attributes,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+        )
+        return self._loop.wait(work)
 
     def stage(
         self,
@@ -540,28 +691,36 @@ class BlockingClient(BlockingPatternUser):
         return f"Blocking{self._real!r}"
 
 
+@suggest_keywords
 def connect_blocking(
     *addresses: str,
+    network_file: str | Path | None = None,
     name: str | None = None,
     network: str = "",
     tls: SSLContext | str | Path | Literal[False] | None = None,
     state: str | Path | None = None,
     trace: str | Path | None = None,
+    order: AddressOrder = "random",
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> BlockingClient:
     """Connect to a network from a program without an event loop.
+
+        with anabranch.connect_blocking("127.0.0.1:4100") as client:
+            ...
 
     The arguments and errors are those of `connect`.
     """
     loop = LoopThread()
     work = connect(
         *addresses,
+        network_file=network_file,
         name=name,
         network=network,
         tls=tls,
         state=state,
         trace=trace,
+        order=order,
         options=options,
         limits=limits,
     )
@@ -570,6 +729,17 @@ def connect_blocking(
     except BaseException:
         loop.stop()
         raise
+
+
+async def _thread_future(
+    work: Coroutine[object, object, Promise],
+) -> concurrent.futures.Future[EventId]:
+    """Return the promise of `publish_soon` as a future for other threads."""
+    promise = await work
+    outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
+    outcome.set_running_or_notify_cancel()
+    promise.add_done_callback(lambda done: _copy_outcome(done, outcome))
+    return outcome
 
 
 def _copy_outcome(

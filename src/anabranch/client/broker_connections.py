@@ -24,7 +24,7 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 import msgspec
@@ -34,9 +34,9 @@ from anabranch.client.options import Address, ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
 from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import Alive, AnyClientFrame, Publish
+from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.limits import Limits
+from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.wire.codec import decode_client, encode_client
 from anabranch.wire.greeting import Greeting, decode_greeting, encode_greeting, objection
 from anabranch.wire.transport import Connection, Owner
@@ -54,8 +54,8 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 class ConnectAttempt:
     """An attempt to connect to a broker and complete the handshake.
 
-        call = await dial(address, greeting, tls, within_s)
-        call.hand_over(owner)
+        attempt = await dial(address, greeting, tls, within_s)
+        attempt.hand_over(owner)
 
     A successful attempt is a connection on which both sides have sent their greeting and nothing
     else. Its new owner receives all following frames. Rules:
@@ -138,39 +138,44 @@ class ConnectAttempt:
 
 async def dial(address: Address, ours: Greeting, tls: Tls, within_s: float) -> ConnectAttempt:
     """Connect to the broker at this address; raise `ConnectError` with the cause of a failure."""
-    call = ConnectAttempt(address, ours)
+    attempt = ConnectAttempt(address, ours)
     try:
         async with asyncio.timeout(within_s):
-            await _open(call, tls)
-            await call.greeted
+            await _open(attempt, tls)
+            await attempt.greeted
     except TimeoutError:
-        call.give_up("too slow")
-        raise ConnectError(f"{address}: {_silence(call)} within {within_s:g} s") from None
-    except ssl.SSLCertVerificationError as error:
-        raise ConnectError(
-            f"{address}: its certificate is not accepted: {error.verify_message};"
-            " is the CA that of this network?"
-        ) from error
-    except ssl.SSLError as error:
-        raise ConnectError(f"{address}: {_tls_failure(error)}") from error
-    except OSError as error:
-        if isinstance(error, ConnectError):
-            raise
-        raise ConnectError(f"{address}: {_failure(error, tls)}") from error
-    except asyncio.CancelledError:
-        call.give_up("no longer needed")
+        attempt.give_up("too slow")
+        raise ConnectError(f"{address}: {_silence(attempt)} within {within_s:g} s") from None
+    except ConnectError:
         raise
-    return call
+    except OSError as error:
+        raise ConnectError(f"{address}: {connection_failure(error, tls)}") from error
+    except asyncio.CancelledError:
+        attempt.give_up("no longer needed")
+        raise
+    return attempt
 
 
-def _silence(call: ConnectAttempt) -> str:
+def _silence(attempt: ConnectAttempt) -> str:
     """Describe how far an attempt got before it timed out."""
-    if call.connection is None:
+    if attempt.connection is None:
         return "no answer"
     return "connected, but received no greeting; is that a broker's client port?"
 
 
-def _failure(error: OSError, tls: Tls) -> str:
+def connection_failure(error: OSError, tls: Tls) -> str:
+    """Describe why a connection could not be opened with `tls`, or (None) why it ended."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not accepted: {error.verify_message};"
+            " is the CA that of this network?"
+        )
+    if isinstance(error, ssl.SSLError):
+        if error.reason in _NO_TLS:
+            return "the server does not use TLS; is that the client port, with TLS?"
+        return f"TLS failed: {error.reason or error}"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     if isinstance(error, ConnectionResetError) and isinstance(tls, ssl.SSLContext):
         return (
             "it closed the connection during the TLS handshake; is that the client port, with TLS?"
@@ -181,19 +186,13 @@ def _failure(error: OSError, tls: Tls) -> str:
     return reason.lower() or "it closed the connection"
 
 
-def _tls_failure(error: ssl.SSLError) -> str:
-    if error.reason in _NO_TLS:
-        return "the server does not use TLS; is that the client port, with TLS?"
-    return f"TLS failed: {error.reason or error}"
-
-
-async def _open(call: ConnectAttempt, tls: Tls) -> None:
-    address = call.address
+async def _open(attempt: ConnectAttempt, tls: Tls) -> None:
+    address = attempt.address
     loop = asyncio.get_running_loop()
     # A bool is not a context; None and False both mean plaintext.
     context = tls if isinstance(tls, ssl.SSLContext) else None
     transport, _ = await loop.create_connection(
-        lambda: Connection(call), address.host, address.port, ssl=context
+        lambda: Connection(attempt), address.host, address.port, ssl=context
     )
     sock = transport.get_extra_info("socket")
     if sock is not None:
@@ -216,6 +215,40 @@ def check_tls(addresses: list[Address], tls: Tls) -> None:
             )
 
 
+#: The overhead of a frame beside its events.
+_FRAMING_BYTES_MAX = 64
+
+
+def publish_limits(attempt: ConnectAttempt, own: Limits) -> Limits:
+    """Return the limits on events that a broker accepts.
+
+    They are the broker's. Limits that the application has chosen apply too, and an event must fit
+    into a frame.
+    """
+    is_chosen = own != DEFAULT_LIMITS
+    limits = _combined(own, attempt, min if is_chosen else lambda _, offered: offered)
+    usable_bytes = attempt.frame_bytes_max - _FRAMING_BYTES_MAX
+    if limits.event_bytes_max > usable_bytes:
+        limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
+    # The same object: an event that was checked against it is not checked again.
+    return own if limits == own else limits
+
+
+def delivery_limits(attempt: ConnectAttempt, own: Limits) -> Limits:
+    """Return the limits on events that a broker delivers; a frame bounds them in any case."""
+    return _combined(own, attempt, max)
+
+
+def _combined(own: Limits, attempt: ConnectAttempt, choose: Callable[[int, int], int]) -> Limits:
+    """Return these limits with those on events chosen from them and the broker's."""
+    theirs = attempt.theirs.event_limits
+    if theirs is None:
+        return own
+    offered = msgspec.structs.asdict(theirs)
+    chosen = {name: choose(getattr(own, name), value) for name, value in offered.items()}
+    return msgspec.structs.replace(own, **chosen)
+
+
 #: How late a session deadline may be noticed.
 _GRANULARITY_S = 0.05
 
@@ -226,7 +259,7 @@ class SessionListener(Protocol):
     def connected(self, uplink: "BrokerConnection", effects: SessionEffects) -> None:
         """Handle a new connection; `effects` are still to be performed."""
 
-    def hear(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
+    def handle(self, uplink: "BrokerConnection", effect: SessionEffect) -> None:
         """Handle an effect for the application."""
 
     def progressed(self, uplink: "BrokerConnection", frame: AnyClientFrame) -> None:
@@ -248,8 +281,7 @@ class BrokerConnection:
     of connections to it. It sends the frames that the session emits, and passes all other effects
     to its listener. Rules:
 
-    1. Frames leave in the order in which the session emitted them. Events published in one turn of
-       the event loop are coalesced into few frames.
+    1. Frames leave in the order in which the session emitted them.
     2. Frames without a connection are dropped; the session resends what matters.
     3. A frame that violates the protocol closes the connection and never affects the application.
     4. A broker that is silent for `heartbeat_s` gets a heartbeat (`Alive`), repeatedly. After
@@ -261,17 +293,20 @@ class BrokerConnection:
 
     def __init__(
         self,
-        call: ConnectAttempt,
+        attempt: ConnectAttempt,
         session: ClientSession,
         listener: SessionListener,
         options: ClientOptions,
+        limits: Limits,
     ) -> None:
-        self.broker = call.theirs.name
-        self.address: Address = call.address
+        self.broker = attempt.theirs.name
+        self.address: Address = attempt.address
         self.session = session
         self._listener = listener
         self._options = options
-        self._session_options = options.for_session(call.frame_bytes_max)
+        self._own_limits = limits
+        #: The limits on events for the broker and from it; those on frames are in `_limits`.
+        self.publish_limits = self.delivery_limits = limits
         self._limits = Limits()
         self._loop = asyncio.get_running_loop()
         #: Whether the session can no longer publish; a new one takes its place.
@@ -281,9 +316,6 @@ class BrokerConnection:
         self._left = asyncio.Event()
         self._left.set()
         self._connected_at = 0.0
-        #: Events that are sent at the end of this turn.
-        self._bodies: list[bytes] = []
-        self._bodies_bytes = 0
         self._alarm: asyncio.TimerHandle | None = None
         #: When to check for silence next,
         self._check_at = 0.0
@@ -312,12 +344,15 @@ class BrokerConnection:
         """The age of the current or last connection."""
         return self._loop.time() - self._connected_at
 
-    def attach(self, call: ConnectAttempt) -> None:
+    def attach(self, attempt: ConnectAttempt) -> None:
         """Use a new connection that has completed the handshake."""
         assert self._connection is None
-        self.address = call.address
-        self._limits = Limits(frame_bytes_max=call.frame_bytes_max)
-        self._connection = call.hand_over(self)
+        self.address = attempt.address
+        self._limits = Limits(frame_bytes_max=attempt.frame_bytes_max)
+        self.publish_limits = publish_limits(attempt, self._own_limits)
+        self.delivery_limits = delivery_limits(attempt, self._own_limits)
+        self.session.use_limits(self.publish_limits)
+        self._connection = attempt.hand_over(self)
         self._connected_at = now = self._loop.time()
         self._check_at = now + self._options.heartbeat_s
         self._has_received = True
@@ -328,10 +363,8 @@ class BrokerConnection:
         """Close the connection after sending pending frames, without notifying the listener."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._send_bodies(connection)
             self._left.clear()
             connection.hang_up(reason)
-        self._bodies = []
         self._stop_alarm()
 
     async def wait_until_left(self) -> None:
@@ -368,7 +401,6 @@ class BrokerConnection:
             self._left.set()
         elif connection is self._connection:
             self._connection = None
-            self._bodies = []
             self._stop_alarm()
             self._listener.lost(self, reason)
 
@@ -384,48 +416,22 @@ class BrokerConnection:
                 self._send(effect.frame)
                 continue
             try:
-                self._listener.hear(self, effect)
+                self._listener.handle(self, effect)
             except RemoteError as error:
                 failure = error
         if failure is not None:
             raise failure
 
     def _send(self, frame: AnyClientFrame) -> None:
-        connection = self._connection
-        if connection is None:
+        if self._connection is None:
             return
-        if isinstance(frame, Publish):
-            self._gather(connection, frame.bodies)
-            return
-        self._send_bodies(connection)
-        connection.send(encode_client(frame, self._limits))
+        self._connection.send(encode_client(frame, self._limits))
         self._wake_within(self._loop.time(), _GRANULARITY_S)
 
-    def _gather(self, connection: Connection, bodies: list[bytes]) -> None:
-        """Coalesce events until the end of this turn, or until a frame is full."""
-        options = self._session_options
-        size = sum(map(len, bodies))
-        if self._bodies and (
-            len(self._bodies) + len(bodies) > options.frame_events_max
-            or self._bodies_bytes + size > options.frame_bytes_max
-        ):
-            self._send_bodies(connection)
-        if not self._bodies:
-            self._loop.call_soon(self._end_of_turn)
-        self._bodies += bodies
-        self._bodies_bytes += size
-
-    def _end_of_turn(self) -> None:
+    def flush(self) -> None:
+        """Write the frames of this turn now."""
         if self._connection is not None:
-            self._send_bodies(self._connection)
-            # Now, instead of coalescing with the frames of the next turn.
             self._connection.flush()
-
-    def _send_bodies(self, connection: Connection) -> None:
-        if self._bodies:
-            frame = Publish(self._bodies)
-            self._bodies, self._bodies_bytes = [], 0
-            connection.send(encode_client(frame, self._limits))
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -467,8 +473,6 @@ class BrokerConnection:
 
 
 _log = logging.getLogger("anabranch.client")
-#: The overhead of a frame beside its events.
-_FRAMING_BYTES_MAX = 64
 #: How long to wait for connections to close.
 _LEAVE_S = 1.0
 
@@ -476,7 +480,7 @@ _LEAVE_S = 1.0
 class ConnectionListener(Protocol):
     """Is notified when the home or the origin changes."""
 
-    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
+    def home_changed(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """Handle a home, new or regained; it may not be connected yet."""
 
     def publisher_gave_up(self, reason: str) -> None:
@@ -500,7 +504,9 @@ class BrokerConnections:
         limits: Limits,
     ) -> None:
         self._addresses = addresses
-        self.order = PublisherOrder(options.order, options.order_within_s, options.order_stated_s)
+        self.order = PublisherOrder(
+            options.publish_order, options.order_within_s, options.order_stated_s
+        )
         #: When to give up waiting for unconfirmed events.
         self._order_alarm: asyncio.TimerHandle | None = None
         self._name = name
@@ -548,12 +554,12 @@ class BrokerConnections:
             name=self._name,
             frame_bytes_max=self._limits.frame_bytes_max,
         )
-        call = await dial(address, greeting, self._tls, self._options.dial_within_s)
-        if not call.is_open:
+        attempt = await dial(address, greeting, self._tls, self._options.dial_within_s)
+        if not attempt.is_open:
             raise ConnectError(f"{address}: the broker closed the connection after its greeting")
-        self._network = self._network or call.theirs.network
+        self._network = self._network or attempt.theirs.network
         self._problems.pop(address, None)
-        return call
+        return attempt
 
     def _look_for_home(self, pause: bool = False) -> None:
         if self._search is None and not self._is_closed:
@@ -568,12 +574,12 @@ class BrokerConnections:
                 address = self._addresses[self._next % len(self._addresses)]
                 self._next += 1
                 try:
-                    call = await self._dial(address)
+                    attempt = await self._dial(address)
                 except ConnectError as error:
                     self._note(address, str(error))
                 else:
                     self._search = None
-                    self._arrive(call)
+                    self._arrive(attempt)
                     return
             await self._pause()
 
@@ -587,39 +593,34 @@ class BrokerConnections:
         self._failures += 1
         await asyncio.sleep(pause_s)
 
-    def _arrive(self, call: ConnectAttempt) -> None:
+    def _arrive(self, attempt: ConnectAttempt) -> None:
         """Make the broker that answered the home."""
         assert self._move_listener is not None
-        broker = call.theirs.name
+        broker = attempt.theirs.name
         old, origin = self.home, self.origin
         existing = next(
             (uplink for uplink in (old, origin) if uplink and uplink.is_for(broker)), None
         )
-        new = existing or self._uplink(call)
+        new = existing or self._uplink(attempt)
         self.home = new
-        self._move_listener.arriving(old, new)
+        self._move_listener.home_changed(old, new)
         if self.origin is None:
             self.origin = new
             self._move_listener.publisher_moved()
         if existing is not None and existing.is_connected:
-            call.give_up("already connected")
+            attempt.give_up("already connected")
         else:
-            new.attach(call)
+            new.attach(attempt)
         self.settle_publisher()
         self._arrived.set()
         if old is not None and old is not new and old is not self.origin:
             old.hang_up("the client has moved to another broker")
 
-    def _uplink(self, call: ConnectAttempt) -> BrokerConnection:
+    def _uplink(self, attempt: ConnectAttempt) -> BrokerConnection:
         assert self._listener is not None
-        usable_bytes = call.frame_bytes_max - _FRAMING_BYTES_MAX
-        limits = self._limits
-        if limits.event_bytes_max > usable_bytes:
-            # An event that does not fit into a frame is refused by `publish`.
-            limits = msgspec.structs.replace(limits, event_bytes_max=usable_bytes)
-        options = self._options.for_session(call.frame_bytes_max)
-        session = ClientSession(self._name, options=options, limits=limits)
-        return BrokerConnection(call, session, self._listener, self._options)
+        options = self._options.for_session(attempt.frame_bytes_max)
+        session = ClientSession(self._name, options=options, limits=self._limits)
+        return BrokerConnection(attempt, session, self._listener, self._options, self._limits)
 
     # -- losing brokers -------------------------------------------------------------------------
 
@@ -644,17 +645,17 @@ class BrokerConnections:
     async def _find_origin(self, origin: BrokerConnection) -> None:
         while self._is_wanted(origin):
             try:
-                call = await self._dial(origin.address)
+                attempt = await self._dial(origin.address)
             except ConnectError as error:
                 self._note(origin.address, str(error))
             else:
                 if not self._is_wanted(origin):
-                    call.give_up("no longer needed")
-                elif call.theirs.name == origin.broker:
-                    origin.attach(call)
+                    attempt.give_up("no longer needed")
+                elif attempt.theirs.name == origin.broker:
+                    origin.attach(attempt)
                     break
                 else:
-                    call.give_up(f"broker {origin.broker!r} was expected")
+                    attempt.give_up(f"broker {origin.broker!r} was expected")
             await self._pause()
         self._origin_search = None
 

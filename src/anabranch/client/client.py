@@ -1,6 +1,6 @@
 """The asynchronous client: publish, subscribe and send requests from an asyncio program.
 
-    async with await anabranch.connect("127.0.0.1:4100", "127.0.0.1:4200", name="till-3") as client:
+    async with anabranch.connect("127.0.0.1:4100", "127.0.0.1:4200", name="till-3") as client:
         await client.publish({"symbol": "IBM", "price": 12.5})
         async for received in await client.subscribe("price > 10", durable="orders"):
             print(received["symbol"])
@@ -10,180 +10,159 @@ to it. If two connections use the same name at one broker, the later one replace
 client that connects without a name gets a random one; it cannot own durable subscriptions, because
 no later process could resume them.
 
-The client consists of parts: `BrokerConnections` keeps it connected, `Outbox` holds unconfirmed
-events, `Subscriptions` holds the subscriptions and `Patterns` the patterns. This module joins them
-into the API that applications use.
-
-A client belongs to one event loop and is not thread-safe. Programs without an event loop, and
-programs with several threads, use `blocking`.
+This module holds the interface for applications; `client_parts` holds what is behind it. A client
+belongs to one event loop and is not thread-safe. Programs without an event loop, and programs with
+several threads, use `blocking`.
 """
 
 import asyncio
-import contextlib
+import random
 import secrets
 import ssl
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Any, Literal, Self
 
-from anabranch.client.batches import Batches, BatchWriter
-from anabranch.client.broker_connections import BrokerConnection, BrokerConnections, Tls, check_tls
-from anabranch.client.errors import ClockError, ClosedError
-from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions, parse_address
-from anabranch.client.patterns import Patterns, PatternUser
-from anabranch.client.publish import (
-    Advertisement,
-    ClientAdvertisements,
-    Outbox,
-    Promise,
-    PublishOptions,
-    compose,
-)
-from anabranch.client.requests import REPLY_TO, Requests, inbox_filter
+from anabranch.client.batches import BatchWriter
+from anabranch.client.broker_connections import BrokerConnections, Tls, check_tls
+from anabranch.client.client_parts import ClientParts
+from anabranch.client.errors import ClosedError
+from anabranch.client.keyword_hints import suggest_keywords
+from anabranch.client.options import DEFAULT_OPTIONS, Address, ClientOptions, parse_address
+from anabranch.client.patterns import PatternUser
+from anabranch.client.publish import Advertisement, Promise, compose, compose_reply
 from anabranch.client.state_file import ClientState
-from anabranch.client.stream_reader import Fetches, LogReader
-from anabranch.client.subscription import (
-    OnOrderNotKept,
-    OnWithheld,
-    Received,
-    Since,
-    Subscription,
-    check_durable,
-    check_existence,
-    read_filter,
-    read_wish,
-)
-from anabranch.client.subscriptions import SubscriptionEpisodes, Subscriptions
+from anabranch.client.stream_reader import LogReader
+from anabranch.client.subscribe_request import Since, read_filter
+from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
 from anabranch.client.tracing import Trace
+from anabranch.config.network_location import locate_network
 from anabranch.config.tls import client_context
-from anabranch.core.session.effects import (
-    EventDelivered,
-    EventsConfirmed,
-    EventsRefused,
-    LogQueryAnswered,
-    PatternRequestAnswered,
-    SessionEffect,
-    SessionEffects,
-    StagingReply,
-    SubscriptionCut,
-)
-from anabranch.model.client_frames import REPLACED, AnyClientFrame
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import Event, EventId, Value
+from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, Persistence, Value
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_client_name
 
 Attributes = Event | Mapping[str, Value]
+AddressOrder = Literal["random", "given"]
 
 
 class Client(BatchWriter, LogReader, PatternUser):
     """A client of a network. Create one with `connect`.
 
+        async with anabranch.connect("127.0.0.1:4100", name="till-3") as client:
+            await client.publish({"symbol": "IBM", "price": 12.5})
+
     Use it as an async context manager, or call `close` when done. The client reconnects by itself:
     when its broker fails it moves to the next address, takes its subscriptions along and resends
-    unconfirmed events.
+    unconfirmed events. It belongs to one event loop and is not thread-safe.
     """
 
-    def __init__(
-        self,
-        connections: BrokerConnections,
-        name: str,
-        is_named: bool,
-        *,
-        options: ClientOptions,
-        limits: Limits,
-        state: ClientState | None,
-        trace: Trace | None,
-    ) -> None:
-        self.name = name
-        self._is_named = is_named
-        self._connections = connections
-        self._options = options
-        self._limits = limits
-        self._state = state
-        self._trace = trace
-        self._incarnation = 0
-        self._closed: ClosedError | None = None
-        self._outbox = Outbox(name, options, self._next_incarnation, connections.order, trace)
-        self._subscriptions = Subscriptions(
-            name,
-            options=options,
-            limits=limits,
-            state=state,
-            episodes=SubscriptionEpisodes(name, time.time_ns(), trace),
-            reply=self.reply,
-        )
-        self._advertisements = ClientAdvertisements(connections, self._outbox)
-        self._batches = Batches(connections, options, limits, self._advertisements)
-        self._fetches = Fetches(connections, options, limits)
-        self._patterns = Patterns(connections, options, limits, self._subscriptions, self.subscribe)
-        self._requests = Requests(self._open_inbox)
-        self._subscription_count = 0
+    def __init__(self, parts: ClientParts) -> None:
+        self._parts = parts
+        self._batches = parts.batches
+        self._fetches = parts.fetches
+        self._patterns = parts.patterns
 
     # -- state ----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name of the client."""
+        return self._parts.name
 
     @property
     def broker(self) -> str:
         """The broker that serves the subscriptions, or served them before the connection was
         lost.
         """
-        return "" if self._connections.home is None else self._connections.home.broker
+        return self._parts.broker
 
     @property
     def origin(self) -> str:
         """The broker that receives the client's events. It differs from `broker` only after a move,
         until every event sent to the old broker is confirmed.
         """
-        return "" if self._connections.origin is None else self._connections.origin.broker
+        origin = self._parts.connections.origin
+        return "" if origin is None else origin.broker
 
     def origin_of(self, event_id: EventId) -> str:
         """Return the broker that an event of this client was sent to.
 
         Returns "" for an event of another client.
         """
-        return self._outbox.origin_of(event_id)
+        return self._parts.outbox.origin_of(event_id)
 
     @property
     def network(self) -> str:
         """The name of the network that the client is connected to."""
-        return self._connections.network
+        return self._parts.connections.network
 
     @property
     def is_connected(self) -> bool:
         """Whether the client is connected to `broker` now."""
-        home = self._connections.home
+        home = self._parts.connections.home
         return home is not None and home.is_connected
 
     @property
     def is_closed(self) -> bool:
         """Whether the client is closed. A closed client cannot be used again."""
-        return self._closed is not None
+        return self._parts.closed is not None
 
     @property
     def unconfirmed(self) -> int:
         """The number of published events that are not confirmed yet."""
-        return len(self._outbox)
+        return len(self._parts.outbox)
 
     @property
     def refusal(self) -> str:
         """Why the origin currently refuses events, for example a full disk; "" if it accepts them.
         The client keeps retrying.
         """
-        return self._outbox.refusal
+        return self._parts.outbox.refusal
 
     def __repr__(self) -> str:
         return f"Client({self.name!r} at {self.broker!r})"
 
     # -- publishing -----------------------------------------------------------------------------
 
-    async def publish(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> EventId:
+    @suggest_keywords
+    async def publish(
+        self,
+        attributes: Attributes,
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
+    ) -> EventId:
         """Publish an event and wait until it is durable in its origin's log.
 
-        `attributes` is a mapping from names to values, or a complete `Event`. The keywords are
-        those of `PublishOptions`; an `Event` takes none.
+        `attributes` is a mapping from names to values, or a complete `Event`, which takes no other
+        arguments.
+
+        - `payload`, `content_type`: Opaque bytes for the application, and their content type.
+        - `timestamp`: When the event happened: a datetime with a time zone, or nanoseconds since
+          1970; the default is now.
+        - `persistence`: "persistent" events are retained until every subscription has them,
+          "transient" ones are sent once.
+        - `time_limit`: How long to deliver the event after its origin accepted it: a timedelta, or
+          seconds.
+        - `hop_limit`: The maximum number of hops between brokers.
+        - `level_limit`: The level of the unit that the event must not leave.
+        - `priority`: 0 to 9; decides which stream a subscriber reads first.
+        - `destinations`: Names of the clients that receive the event if their filters match; the
+          default is all clients.
+        - `correlation_id`: The id of the conversation or request that the event belongs to.
 
         Returns the event's id. Raises `EventError` if the event is invalid, `NotAdvertisedError` if
         it matches none of the client's advertisements, `PublishRefusedError` if the origin will
@@ -191,29 +170,98 @@ class Client(BatchWriter, LogReader, PatternUser):
         `PublishNotSentError` if it waited behind such an event, and `ClockError` if this machine's
         clock is too far behind.
         """
-        return await (await self.publish_soon(attributes, **how))
+        event = compose(
+            attributes,
+            self._parts.publish_limits,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return await self._parts.publish(event)
 
-    async def publish_soon(self, attributes: Attributes, **how: Unpack[PublishOptions]) -> Promise:
+    @suggest_keywords
+    async def publish_soon(
+        self,
+        attributes: Attributes,
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
+    ) -> Promise:
         """Queue an event and return a future for its id.
 
         The future completes when the event is durable in its origin's log, and fails with the
-        errors of `publish`. The call itself waits only while `unconfirmed_max` events or
-        `unconfirmed_bytes_max` bytes are unconfirmed.
+        errors of `publish`, whose arguments it takes. The call itself waits only while
+        `unconfirmed_max` events or `unconfirmed_bytes_max` bytes are unconfirmed.
         """
-        event = compose(attributes, self._limits, **how)
-        self._advertisements.check(event)
-        promise = self._outbox.accept(event)
-        return await self._outbox.accept_later(event) if promise is None else promise
+        event = compose(
+            attributes,
+            self._parts.publish_limits,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            destinations=destinations,
+            correlation_id=correlation_id,
+        )
+        return await self._parts.publish_soon(event)
 
+    @suggest_keywords
     async def publish_many(
-        self, events: Iterable[Attributes], **how: Unpack[PublishOptions]
+        self,
+        events: Iterable[Attributes],
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
     ) -> list[EventId]:
         """Publish events in order and wait until all of them are durable.
 
         Returns their ids in the same order. If some fail, waits for the outcome of all of them,
-        then raises the first failure. The keywords apply to every event.
+        then raises the first failure. The keywords are those of `publish` and apply to every event.
         """
-        promises = [await self.publish_soon(attributes, **how) for attributes in events]
+        parts, promises = self._parts, []
+        for attributes in events:
+            event = compose(
+                attributes,
+                parts.publish_limits,
+                payload=payload,
+                content_type=content_type,
+                timestamp=timestamp,
+                persistence=persistence,
+                time_limit=time_limit,
+                hop_limit=hop_limit,
+                level_limit=level_limit,
+                priority=priority,
+                destinations=destinations,
+                correlation_id=correlation_id,
+            )
+            promises.append(await parts.publish_soon(event))
         outcomes = await asyncio.gather(*promises, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -222,7 +270,7 @@ class Client(BatchWriter, LogReader, PatternUser):
 
     async def flush(self) -> None:
         """Wait until every published event is confirmed or has failed."""
-        await self._outbox.wait_until_empty()
+        await self._parts.outbox.wait_until_empty()
 
     def advertise(self, filter: str | FilterSource) -> Advertisement:
         """Announce that this client publishes only events that match `filter`.
@@ -231,10 +279,11 @@ class Client(BatchWriter, LogReader, PatternUser):
         `NotAdvertisedError`. A client without advertisements may publish anything. Call `withdraw`
         on the result to take the advertisement back.
         """
-        return self._advertisements.add(read_filter(filter, self._limits))
+        return self._parts.advertisements.add(read_filter(filter, self._parts.limits))
 
     # -- subscribing ----------------------------------------------------------------------------
 
+    @suggest_keywords
     async def subscribe(
         self,
         filter: str | FilterSource,
@@ -277,122 +326,114 @@ class Client(BatchWriter, LogReader, PatternUser):
         Raises `FilterError` if the filter is invalid, `LocalError` if the arguments contradict each
         other, and `SubscriptionRefusedError` if the broker refuses.
         """
-        self._check_open()
-        check_existence(durable, new, must_exist)
-        if durable is not None:
-            check_durable(durable, quality, self._is_named, self._limits)
-        self._subscription_count += 1
-        wish = read_wish(
-            f"s{self._subscription_count}",
+        state = await self._parts.subscribe(
             filter,
-            self._limits,
             durable=durable,
             quality=quality,
             since=since,
-            window=self._options.window if window is None else window,
+            window=window,
             manual_ack=manual_ack,
-            is_new=new,
+            on_withheld=on_withheld,
+            on_order_not_kept=on_order_not_kept,
+            new=new,
             must_exist=must_exist,
+            wait=wait,
         )
-        subscription = self._subscriptions.subscribe(wish, on_withheld, on_order_not_kept)
-        try:
-            await subscription.wait_until_it_stands()
-            if wait and wish.quality != "best-effort":
-                await self._wait_started(subscription)
-        except asyncio.CancelledError:
-            self._subscriptions.withdraw(subscription)
-            raise
-        return subscription
-
-    async def _wait_started(self, subscription: Subscription) -> None:
-        """Wait until the subscription has started at this client's broker, which takes one fsync.
-        The wait is bounded: a broker whose disk is full cannot start a subscription.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._options.start_within_s):
-                await subscription.wait_started(self.broker)
+        return state.subscription
 
     # -- requests -------------------------------------------------------------------------------
 
+    @suggest_keywords
     async def request(
         self,
         attributes: Attributes,
         *,
         timeout: float = 10.0,  # noqa: ASYNC109 - it bounds several steps, and its error says so
-        **how: Unpack[PublishOptions],
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
+        destinations: Iterable[str] = (),
+        correlation_id: str = "",
     ) -> Received:
         """Publish a request and return the first reply.
 
         `timeout` is in seconds and covers all steps, including opening the client's inbox. The
-        keywords are those of `PublishOptions`. Raises `RequestTimeoutError` if no reply arrives in
-        time, and `EventError` if given an `Event` instead of attributes.
+        other keywords are those of `publish`; `correlation_id` is chosen if not given. Raises
+        `RequestTimeoutError` if no reply arrives in time, and `EventError` if given an `Event`
+        instead of attributes.
         """
         if isinstance(attributes, Event):
             raise EventError("a request takes attributes, not an Event; pass a mapping")
-        return await self._requests.ask(self.publish, attributes, timeout, how)
 
+        def publish(chosen_id: str) -> Coroutine[object, object, EventId]:
+            event = compose(
+                attributes,
+                self._parts.publish_limits,
+                payload=payload,
+                content_type=content_type,
+                timestamp=timestamp,
+                persistence=persistence,
+                time_limit=time_limit,
+                hop_limit=hop_limit,
+                level_limit=level_limit,
+                priority=priority,
+                destinations=destinations,
+                correlation_id=chosen_id,
+            )
+            return self._parts.publish(event)
+
+        return await self._parts.requests.ask(publish, correlation_id, timeout)
+
+    @suggest_keywords
     async def reply(
-        self, received: Received, attributes: Mapping[str, Value], **how: Unpack[PublishOptions]
+        self,
+        received: Received,
+        attributes: Mapping[str, Value],
+        *,
+        payload: bytes = b"",
+        content_type: str = "",
+        timestamp: datetime | int = 0,
+        persistence: Persistence = "persistent",
+        time_limit: timedelta | float | None = None,
+        hop_limit: int | None = None,
+        level_limit: int | None = None,
+        priority: int = DEFAULT_CONTROL.priority,
     ) -> EventId:
         """Reply to a request. Only the client that published the request receives the reply.
 
-        Returns the id of the reply, once it is durable.
+        Returns the id of the reply, once it is durable. The keywords and errors are those of
+        `publish`.
         """
-        requester = received.id.publisher
-        how["correlation_id"] = received.event.control.correlation_id
-        how["destinations"] = (requester,)
-        return await self.publish({**attributes, REPLY_TO: requester}, **how)
-
-    async def _open_inbox(self) -> Subscription:
-        inbox = await self.subscribe(inbox_filter(self.name))
-        await inbox.wait_started(self.broker)
-        return inbox
+        event = compose_reply(
+            received.event,
+            attributes,
+            self._parts.publish_limits,
+            payload=payload,
+            content_type=content_type,
+            timestamp=timestamp,
+            persistence=persistence,
+            time_limit=time_limit,
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+        )
+        return await self._parts.publish(event)
 
     # -- closing --------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the client.
 
-        Waits up to `close_within_s` for confirmations, acknowledges the processed events and
-        disconnects. Durable subscriptions stay in the network; all others end.
+        Waits up to `close_within_s` for confirmations and for the requested ends of durable
+        subscriptions, acknowledges the processed events and disconnects. Other durable
+        subscriptions stay in the network; those that are not durable end.
         """
-        if self._closed is not None:
-            return
-        try:
-            async with asyncio.timeout(self._options.close_within_s):
-                await self.flush()
-        except TimeoutError:
-            pass
-        self._subscriptions.settle()
-        self._patterns.settle()
-        self._end(ClosedError("the client is closed"), None)
-        await self._connections.wait_until_left()
-
-    def abandon(self, why: ClosedError) -> None:
-        """Close the client immediately, without waiting for confirmations or acknowledging
-        events.
-        """
-        self._end(why, None)
-
-    def _end(self, why: ClosedError, failure: ClosedError | None) -> None:
-        if self._closed is not None:
-            return
-        self._closed = why
-        self._requests.close()
-        self._batches.close(why)
-        self._fetches.close(why)
-        self._patterns.close(why)
-        self._subscriptions.close(failure)
-        self._outbox.close(why)
-        self._connections.close(str(why))
-        if self._state is not None:
-            self._state.close()
-        if self._trace is not None:
-            self._trace.close()
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise self._closed
+        await self._parts.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -405,135 +446,130 @@ class Client(BatchWriter, LogReader, PatternUser):
     ) -> None:
         await self.close()
 
-    # -- called by the parts --------------------------------------------------------------------
 
-    def _next_incarnation(self, floor: int) -> int:
-        """Return an incarnation above every earlier one, according to the clock, `floor` and the
-        state directory. Raises `ClockError` if that leads the clock by more than
-        `incarnation_lead_s`.
-        """
-        time_ns, lead_s = time.time_ns(), self._options.incarnation_lead_s
-        persisted = 0 if self._state is None else self._state.incarnation
-        last = max(self._incarnation, floor, persisted)
-        if last >= time_ns + int(lead_s * 1e9):
-            raise ClockError(self.name, last, time_ns, lead_s)
-        least = max(time_ns, last + 1)
-        self._incarnation = least if self._state is None else self._state.next_incarnation(least)
-        return self._incarnation
+class Connecting(Coroutine[object, object, Client]):
+    """A connection being made, the result of `connect`.
 
-    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
-        """Move the subscriptions to a new home."""
-        self._subscriptions.arriving(old, new)
-        self._fetches.moved()
-        self._patterns.moved()
+        client = await anabranch.connect("127.0.0.1:4100")
+        async with anabranch.connect("127.0.0.1:4100") as client:
+            ...
 
-    def publisher_gave_up(self, reason: str) -> None:
-        """Fail the events whose origin has not answered in time."""
-        self._outbox.give_up(reason)
-        self._advertisements.settled()
+    `await` returns the client; `async with` also closes it at the end of the block.
+    """
 
-    def publisher_moved(self) -> None:
-        """Send events to the new origin from now on."""
-        assert self._connections.origin is not None
-        self._advertisements.tell()
-        self._outbox.move_to(self._connections.origin)
-        self._outbox.pump()
+    def __init__(self, work: Coroutine[object, object, Client]) -> None:
+        self._work = work
+        self._client: Client | None = None
 
-    def connected(self, uplink: BrokerConnection, effects: SessionEffects) -> None:
-        """Resume on a new connection."""
-        self._subscriptions.connected(uplink)
-        uplink.perform(effects)
-        self._outbox.connected(uplink)
-        self._fetches.moved()
-        self._patterns.connected(uplink)
+    def __await__(self) -> Generator[object, object, Client]:
+        return self._work.__await__()
 
-    def hear(self, uplink: BrokerConnection, effect: SessionEffect) -> None:
-        """Route an effect of a session to the part that it concerns."""
-        if isinstance(effect, EventDelivered):
-            if uplink is self._connections.home:
-                self._subscriptions.deliver(effect)
-        elif isinstance(effect, EventsConfirmed):
-            self._outbox.confirmed(effect)
-            self._advertisements.settled()
-            self._connections.settle_publisher()
-            self._outbox.pump()
-        elif isinstance(effect, EventsRefused):
-            is_spent = self._outbox.refused(effect)
-            self._advertisements.settled()
-            if is_spent:
-                uplink.is_spent = True
-                self._batches.abandon(uplink, effect.reason)
-                self._connections.settle_publisher()
-                uplink.cut("the publisher starts a new session")
-        elif isinstance(effect, SubscriptionCut) and not effect.subscription:
-            if effect.code == REPLACED:
-                text = f"another client called {self.name!r} has connected to {uplink.broker!r}"
-                why = ClosedError(f"{text}; give every client a name of its own")
-                self._end(why, why)
-        elif isinstance(effect, StagingReply):
-            self._batches.hear(uplink, effect)
-        elif isinstance(effect, LogQueryAnswered):
-            self._fetches.answered(uplink, effect)
-        elif isinstance(effect, PatternRequestAnswered):
-            self._patterns.answered(uplink, effect)
-        elif uplink is self._connections.home:
-            self._subscriptions.hear(effect)
+    async def __aenter__(self) -> Client:
+        self._client = await self._work
+        return self._client
 
-    def progressed(self, uplink: BrokerConnection, frame: AnyClientFrame) -> None:
-        """Note the progress that a processed frame has made."""
-        if uplink is self._connections.home:
-            self._subscriptions.progressed(frame)
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
 
-    def settled(self, uplink: BrokerConnection) -> None:
-        """Finish a group of frames that were received together."""
-        if uplink is self._connections.home:
-            self._subscriptions.settled()
+    # A task may run it like any coroutine.
 
-    def lost(self, uplink: BrokerConnection, reason: str) -> None:
-        """React to a lost connection."""
-        if self._closed is None:
-            self._connections.note_lost(uplink, reason)
-            self._fetches.lost(uplink)
-            self._patterns.lost(uplink)
-            self._subscriptions.lost(uplink)
-            if uplink is not self._connections.home:
-                uplink.session.disconnected(asyncio.get_running_loop().time())
-            self._connections.lost(uplink)
+    def send(self, value: object) -> object:
+        """Run the coroutine to its next wait."""
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> object:
+        """Raise an error in the coroutine."""
+        return self._work.throw(*error)
+
+    def close(self) -> None:
+        """Stop connecting."""
+        self._work.close()
 
 
-async def connect(
+@suggest_keywords
+def connect(
     *addresses: str,
+    network_file: str | Path | None = None,
     name: str | None = None,
     network: str = "",
     tls: ssl.SSLContext | str | Path | Literal[False] | None = None,
     state: str | Path | None = None,
     trace: str | Path | None = None,
+    order: AddressOrder = "random",
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
-) -> Client:
+) -> Connecting:
     """Connect to a network through any of the given brokers.
 
-    Returns when one of them has completed the handshake.
+        client = await anabranch.connect("127.0.0.1:4100")
+        async with anabranch.connect(network_file="network.toml") as client:
+            ...
 
-        addresses   brokers' client ports, as host:port; the client fails over between them
-        name        the client's name, unique in the network; required for durable subscriptions
-        network     the network to expect; "" accepts any
-        tls         an SSLContext, or the path of the network's CA certificate; required if a broker
-                    is on another machine, unless False explicitly allows plaintext
-        state       a directory in which the client persists its position across restarts
-        trace       a file to which the client appends everything it observes, for the checker
-        options     timeouts and limits of the client
-        limits      limits on names, events and frames
+    Returns when one of the brokers has completed the handshake.
 
-    Raises `LocalError` at once for mistakes that need no broker to detect: an invalid address or
-    name, a state directory in use, plaintext to another machine. Raises `ConnectError` if no broker
-    answers within `connect_within_s`.
+        addresses     brokers' client ports, as host:port, tcp://host:port or
+                      anabranch://host:port; the client fails over between them
+        network_file  a network file, which gives the name and the TLS settings of the network, and
+                      its edges if there are no addresses. If neither is given, the environment
+                      variable ANABRANCH_NETWORK names the file
+        name          the client's name, unique in the network; required for durable subscriptions
+        network       the network to expect; "" accepts any
+        tls           an SSLContext, or the path of the network's CA certificate; required if a
+                      broker is on another machine, unless False explicitly allows plaintext
+        state         a directory in which the client persists its position across restarts
+        trace         a file to which the client appends everything it observes, for the checker
+        order         "random" tries the addresses in an order that is new for each client, so that
+                      clients spread over the brokers; "given" tries the first one first
+        options       timeouts and limits of the client
+        limits        limits on names, events and frames
+
+    Raises `LocalError` for mistakes that need no broker to detect: an invalid address or name, a
+    state directory in use, plaintext to another machine. Raises `ConnectError` if no broker answers
+    within `connect_within_s`.
     """
-    if not addresses:
-        raise LocalError("give the address of at least one broker, such as 127.0.0.1:4100")
-    parsed = list(dict.fromkeys(parse_address(text) for text in addresses))
+    return Connecting(
+        _connect(
+            addresses,
+            network_file=None if network_file is None else Path(network_file),
+            name=name,
+            network=network,
+            tls=tls,
+            state=state,
+            trace=trace,
+            order=order,
+            options=options,
+            limits=limits,
+        )
+    )
+
+
+async def _connect(
+    addresses: tuple[str, ...],
+    *,
+    network_file: Path | None,
+    name: str | None,
+    network: str,
+    tls: ssl.SSLContext | str | Path | Literal[False] | None,
+    state: str | Path | None,
+    trace: str | Path | None,
+    order: AddressOrder,
+    options: ClientOptions,
+    limits: Limits,
+) -> Client:
+    location = locate_network(addresses, network_file)
+    if tls is None and location.ca is not None:
+        tls = location.ca
+    elif tls is None and location.plaintext:
+        tls = False
+    chosen = ordered(map(parse_address, location.addresses), order, options.address_seed)
     context: Tls = client_context(Path(tls)) if isinstance(tls, str | Path) else tls
-    check_tls(parsed, context)
+    check_tls(chosen, context)
     default_name = f"anonymous-{secrets.token_hex(8)}"
     if name is not None:
         check_client_name(name, "name", limits.name_bytes_max)
@@ -543,10 +579,15 @@ async def connect(
     try:
         trace_file = None if trace is None else Trace(Path(trace))
         connections = BrokerConnections(
-            parsed, name=client_name, network=network, tls=context, options=options, limits=limits
+            chosen,
+            name=client_name,
+            network=network or location.network,
+            tls=context,
+            options=options,
+            limits=limits,
         )
         is_named = name is not None or persisted is not None
-        client = Client(
+        parts = ClientParts(
             connections,
             client_name,
             is_named,
@@ -559,10 +600,22 @@ async def connect(
         if persisted is not None:
             persisted.close()
         raise
-    connections.begin(client, client)
+    connections.begin(parts, parts)
     try:
         await connections.wait_for_home(options.connect_within_s)
     except BaseException as error:
-        client.abandon(ClosedError(str(error)))
+        parts.abandon(ClosedError(str(error)))
         raise
-    return client
+    return Client(parts)
+
+
+def ordered(
+    addresses: Iterable[Address], order: AddressOrder, seed: int | None = None
+) -> list[Address]:
+    """Return the distinct addresses in the order in which to try them."""
+    distinct = list(dict.fromkeys(addresses))
+    if order == "random":
+        random.Random(seed).shuffle(distinct)
+    elif order != "given":
+        raise LocalError(f"order={order!r} is invalid; give 'random' or 'given'")
+    return distinct

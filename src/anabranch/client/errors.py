@@ -7,6 +7,7 @@
     PublishNotSentError         the event was not sent: an earlier one has an unknown outcome
     ClockError                  this machine's clock is behind earlier incarnations; set the clock
     NotAdvertisedError          the event matches none of the client's advertisements
+    AttributeTypeError          a received event lacks an attribute, or it has another type
     SubscriptionRefusedError    the broker refused the subscription
     SubscriptionCutError        the subscription is over; a durable one can be resumed
     WithheldError               some ticks will not be delivered; reading continues after them
@@ -24,8 +25,7 @@ All of them are `AnabranchError`. Invalid events, filters and patterns raise `Ev
 """
 
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.model.event import EventId
-from anabranch.model.instants import utc_text
+from anabranch.model.event import EventId, utc_text
 
 
 class ClientError(AnabranchError):
@@ -79,6 +79,18 @@ class ClockError(ClientError):
 
 class NotAdvertisedError(LocalError):
     """The event matches none of the client's advertisements."""
+
+
+class AttributeTypeError(LocalError, TypeError):
+    """An attribute of a received event is absent, or does not have the wanted type."""
+
+    def __init__(self, name: str, wanted: str, found: str) -> None:
+        """`found` describes the type and value of the attribute; "" if it is absent."""
+        what = f"attribute {name!r} is {found}" if found else f"there is no attribute {name!r}"
+        super().__init__(f"{what}; {wanted} was wanted")
+        self.name = name
+        self.wanted = wanted
+        self.found = found
 
 
 class SubscriptionRefusedError(ClientError):

@@ -2,8 +2,8 @@
 
 The defaults of `ClientOptions` suit a program on a LAN.
 
-An address is written as `host:port`, for example `127.0.0.1:4100`, `broker-1:4100` or `[::1]:4100`.
-Rules:
+An address is written as `host:port`, for example `127.0.0.1:4100`, `broker-1:4100` or `[::1]:4100`;
+`tcp://host:port` and `anabranch://host:port` mean the same. Rules:
 
 1. Every address has a port; there is no default.
 2. An IPv6 address stands in brackets, because its own colons would be mistaken for the port's.
@@ -25,6 +25,7 @@ from anabranch.model.errors import LocalError
 PATTERN_LASTS = 6
 #: The maximum overhead of MessagePack per byte string.
 _ITEM_BYTES = 5
+_UNBOUNDED = 1 << 62
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +34,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     # -- connecting
     #: How long `connect` retries before it raises `ConnectError`.
     connect_within_s: float = 10.0
+    #: The seed of the random order of addresses; None: a new order for each client.
+    address_seed: int | None = None
     #: How long one address may take to connect and complete the handshake.
     dial_within_s: float = 5.0
     #: Back-off between rounds of attempts: doubles from the first to the last value, with full
@@ -56,7 +59,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     resend_after_s: float = 5.0
     #: `publisher`: every subscription gets this client's events in the order of publication,
     #: wherever the client publishes them. `stream`: only those published at one broker.
-    order: Order = "publisher"
+    publish_order: Order = "publisher"
     #: With `publisher`: how long a client that could publish at another broker waits for the
     #: outcome of events that it sent to the previous one; and for how long after a move its events
     #: state what they follow there.
@@ -110,8 +113,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
         return SessionOptions(
             frame_bytes_max=min(defaults.frame_bytes_max, usable_bytes),
-            unconfirmed_max=self.unconfirmed_max,
-            unconfirmed_bytes_max=self.unconfirmed_bytes_max,
+            # The outbox bounds queued and unconfirmed events together.
+            unconfirmed_max=_UNBOUNDED,
+            unconfirmed_bytes_max=_UNBOUNDED,
             in_flight_max=self.in_flight_max,
             resend_after_s=self.resend_after_s,
             ack_after_s=self.ack_after_s,
@@ -120,8 +124,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT_OPTIONS = ClientOptions()
 
-
 PORT_MAX = 65_535
+_SCHEMES = ("anabranch", "tcp")
 
 
 class Address(msgspec.Struct, frozen=True, order=True):
@@ -146,10 +150,16 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
 def parse_address(text: str) -> Address:
     """Parse an address; raise `LocalError` with the remedy if it is invalid."""
-    host, colon, port = text.strip().rpartition(":")
+    scheme, has_scheme, rest = text.strip().rpartition("://")
+    if has_scheme and scheme.lower() not in _SCHEMES:
+        raise LocalError(
+            f"address {text!r} has the unknown scheme {scheme!r}; write it as host:port,"
+            " tcp://host:port or anabranch://host:port"
+        )
+    host, colon, port = (rest.removesuffix("/") if has_scheme else rest).rpartition(":")
     if not colon:
         raise LocalError(
-            f"address {text!r} has no port; write it as host:port, for example {text}:4100"
+            f"address {text!r} has no port; write it as host:port, for example {text.strip()}:4100"
         )
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -27,8 +27,9 @@ State: as for subscriptions. The set of renewed patterns is lost with the proces
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
+from types import TracebackType
 from typing import Literal, Protocol, Self
 
 import msgspec
@@ -42,8 +43,11 @@ from anabranch.client.errors import (
 )
 from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_requests import PatternRenewal, PatternRequests, RenewedPattern
-from anabranch.client.subscription import OnWithheld, Received, Since, Subscription
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import OnWithheld, Received, call_with_each
+from anabranch.client.subscription_state import SubscriptionState
 from anabranch.client.subscriptions import Subscriptions
+from anabranch.client.typed_attributes import TypedAttributes
 from anabranch.core.patterns.join_points.records import check_pattern_id, wanted_filter
 from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import PatternRequestAnswered
@@ -63,8 +67,12 @@ from anabranch.model.pattern.match import (
 from anabranch.model.pattern.pattern import Pattern
 
 
-class PartEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a match. `part_event["price"]` reads an attribute."""
+class PartEvent(TypedAttributes, msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a match.
+
+    `part_event["price"]` and `get` return an attribute; `float`, `int`, `text` and `bool` also
+    check its type.
+    """
 
     #: The part of the pattern that the event matches.
     part: str
@@ -172,44 +180,47 @@ def _part(contribution: Contribution, is_whole: bool, limits: Limits) -> PartEve
 class PatternSubscription:
     """The matches of a pattern: an async iterator of `Matched`.
 
-        async for matched in await client.matches("swings", durable="audit"):
-            ...
+        async with await client.matches("swings", durable="audit") as matches:
+            async for matched in matches:
+                ...
 
-    It wraps a `Subscription` to the notifications of the pattern and follows all of its rules: a
-    match is delivered once, in the order of its stream; it counts as processed when the next one is
-    requested, or with `ack`; matches that will not be delivered are reported as withheld. A
-    notification that cannot be decoded raises `RemoteError` in its place; it counts as delivered,
-    and reading continues after it.
+    Create one with `Client.subscribe_pattern` or `Client.matches`. A match is delivered once, in
+    the order of its stream. It counts as processed when the next one is requested, or with `ack`.
+    Matches that will not be delivered are reported as withheld. A notification that cannot be
+    decoded raises `RemoteError` in its place; it counts as delivered, and reading continues after
+    it.
     """
 
     def __init__(
         self,
-        subscription: Subscription,
+        state: SubscriptionState,
         pattern_id: str,
         limits: Limits,
         end: Callable[[], Coroutine[None, None, None]] | None = None,
+        leave: Callable[[], None] | None = None,
     ) -> None:
-        #: The subscription to the notifications.
-        self.subscription = subscription
+        self._state = state
         #: The id of the pattern.
         self.pattern_id = pattern_id
         self._limits = limits
+        #: How to drop a pattern that was defined for this subscription: waiting, and at once.
         self._end = end
+        self._leave = leave
 
     @property
     def name(self) -> str:
         """The name of the subscription."""
-        return self.subscription.name
+        return self._state.name
 
     @property
     def was_resumed(self) -> bool:
         """Whether the subscription is durable and existed before."""
-        return self.subscription.was_resumed
+        return self._state.was_resumed
 
     @property
     def is_over(self) -> bool:
         """Whether the subscription has ended; no more matches will arrive."""
-        return self.subscription.is_over
+        return self._state.is_over
 
     async def wait_started(self, *streams: str) -> None:
         """Wait until the subscription has started on these streams, or on any stream if none is
@@ -217,17 +228,20 @@ class PatternSubscription:
 
         Streams have the names of their brokers.
         """
-        await self.subscription.wait_started(*streams)
+        await self._state.wait_started(*streams)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Matched:
-        return matched_by(await anext(self.subscription), self._limits)
+        received = await self._state.next()
+        if received is None:
+            raise StopAsyncIteration
+        return matched_by(received, self._limits)
 
     async def get(self) -> Matched:
         """Return the next match; raise `LocalError` if the subscription has ended."""
-        return matched_by(await self.subscription.get(), self._limits)
+        return matched_by(await self._state.subscription.get(), self._limits)
 
     async def get_batch(self, matches_max: int = 256) -> list[Matched]:
         """Return all available matches: at least one, at most `matches_max`; none after the end."""
@@ -241,12 +255,20 @@ class PatternSubscription:
                 return False
             return True
 
-        batch = await self.subscription.get_batch(matches_max, can_be_read)
+        batch = await self._state.next_batch(matches_max, can_be_read)
         return found or [matched_by(received, self._limits) for received in batch]
+
+    async def each(self, callback: Callable[[Matched], Awaitable[object] | object]) -> None:
+        """Call a function with every match, one after the other, until the subscription ends.
+
+        The function may be asynchronous. The next match is requested when it has returned. An error
+        of the function ends the call and is raised here; the match then counts as not processed.
+        """
+        await call_with_each(self, callback)
 
     async def ack(self, matched: Matched | None = None) -> None:
         """Acknowledge every match returned so far, or those of one stream up to `matched`."""
-        await self.subscription.ack(None if matched is None else matched.received)
+        await self._state.subscription.ack(None if matched is None else matched.received)
 
     async def unsubscribe(self) -> Mapping[str, int]:
         """End the subscription permanently, and drop the pattern if it was defined for it.
@@ -255,7 +277,29 @@ class PatternSubscription:
         """
         if self._end is not None:
             await self._end()
-        return await self.subscription.unsubscribe()
+        return await self._state.unsubscribe()
+
+    async def close(self) -> None:
+        """Stop reading, as `Client.close` does for all subscriptions.
+
+        Acknowledges the processed matches. A durable subscription and its pattern stay in the
+        network: subscribing again with the same arguments continues it, also in this client. Any
+        other subscription ends, and so does a pattern that was defined for it.
+        """
+        if self._leave is not None and not self._state.is_over:
+            self._leave()
+        self._state.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
 
     def __repr__(self) -> str:
         return f"PatternSubscription({self.pattern_id!r}, {self.name!r})"
@@ -290,7 +334,7 @@ class _Subscribe(Protocol):
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
         must_exist: bool = False,
-    ) -> Coroutine[None, None, Subscription]: ...
+    ) -> Coroutine[None, None, SubscriptionState]: ...
 
 
 class Patterns:
@@ -367,7 +411,7 @@ class Patterns:
 
     async def begin(
         self,
-        subscription: Subscription,
+        subscription: SubscriptionState,
         pattern_id: str,
         text: str,
         placement: Placement,
@@ -395,8 +439,17 @@ class Patterns:
             renewed = RenewedPattern(text, lambda: not subscription.is_over, on_gone, is_own=True)
             self._renewal.add(pattern_id, renewed)
         return PatternSubscription(
-            subscription, pattern_id, self.limits, lambda: self._end(pattern_id, is_durable)
+            subscription,
+            pattern_id,
+            self.limits,
+            end=lambda: self._end(pattern_id, is_durable),
+            leave=None if is_durable else lambda: self._drop_soon(pattern_id),
         )
+
+    def _drop_soon(self, pattern_id: str) -> None:
+        """Drop a pattern without waiting for the outcome; it expires in any case."""
+        self._renewal.remove(pattern_id)
+        self._requests.drop_soon(pattern_id)
 
     async def _end(self, pattern_id: str, is_durable: bool) -> None:
         """Drop the pattern of a subscription that ends."""
@@ -408,7 +461,7 @@ class Patterns:
             # If no broker could be reached, the pattern expires without renewals.
             self._renewal.remove(pattern_id)
 
-    def _expired(self, subscription: Subscription, reason: str) -> None:
+    def _expired(self, subscription: SubscriptionState, reason: str) -> None:
         failure = SubscriptionCutError(subscription.name, reason)
         self._subscriptions.give_up(subscription, failure)
 

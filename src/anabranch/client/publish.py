@@ -1,6 +1,6 @@
 """Publishing: from `publish` to the confirmation by the origin.
 
-    queued        accepted, not in a session yet: no connection, or too many events in flight
+    queued        accepted, not in a session yet: until the end of the turn, or without a connection
     unconfirmed   in the session of the origin, with an id; sent and resent until it answers
     confirmed     durable; the caller gets the event's id
 
@@ -14,8 +14,10 @@ Rules:
 4. Incarnations. Every incarnation is higher than all before it, and is on disk before its first use
    if there is a state directory. A new one begins with the first event, after a move to another
    origin, and after an incarnation was refused permanently.
-5. Final refusal. A final refusal fails the event and all later events of its incarnation. None of
-   them is in the log, and events published after a failed one may make no sense without it.
+5. Final refusal. An event that breaks a rule of the broker (a limit, an advertisement) fails alone:
+   the later events of its incarnation are in no log and return to the queue. Limits are checked
+   here first (`publish_limits`). Any other final refusal fails the later events too, with a reason
+   that names the refused event.
 6. Superseded incarnation. The origin may report that a later incarnation has begun: another process
    published under this name, or a clock went back. Then unconfirmed events fail with
    `PublishUnknownError`, because they may be in the log; events that were certainly sent only once
@@ -38,7 +40,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict, Unpack
 
 from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
@@ -55,13 +56,15 @@ from anabranch.core.session.effects import EventsConfirmed, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
 from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.matching.any_of import AnyOf
-from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING
+from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Control, Event, EventId, Persistence, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
 
 Promise = asyncio.Future[EventId]
+#: An event, its promise and its approximate size; once sent, its sequence too.
+Queued = tuple[Event, Promise, int]
 Sent = tuple[int, Promise, int, Event]
 
 #: The number of events passed to a session at a time.
@@ -89,7 +92,7 @@ class Outbox:
         self._next_incarnation = next_incarnation
         self._trace = trace
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[Event, Promise, int]] = deque()
+        self._queue: deque[Queued] = deque()
         #: (sequence, promise, bytes, event) of the events in the session, ascending.
         self._unconfirmed: deque[Sent] = deque()
         self._bytes = 0
@@ -99,8 +102,8 @@ class Outbox:
         self._is_open = False
         #: Incarnation → the broker at which it was opened; one entry for every move.
         self._brokers: dict[int, str] = {}
-        #: Whether the queue is scheduled to be passed to the session at the end of this turn.
-        self._is_pumping = False
+        #: Whether `send` is scheduled for the end of this turn: its events share frames.
+        self._is_send_scheduled = False
         #: When the incarnation began; −∞ once an event of it was confirmed or may have been resent.
         self._fresh_since = _LONG_AGO
         #: Broker → new incarnations must be higher than this.
@@ -151,16 +154,16 @@ class Outbox:
         self._queue.append((event, promise, size))
         self._bytes += size
         self._accepted += 1
-        if not self._is_pumping:
-            # The first event of a turn leaves at once; the others are coalesced.
-            self._is_pumping = True
-            self._loop.call_soon(self._pump_queued)
-            self.pump()
+        if not self._is_send_scheduled:
+            self._is_send_scheduled = True
+            self._loop.call_soon(self._send_scheduled)
         return promise
 
-    def _pump_queued(self) -> None:
-        self._is_pumping = False
-        self.pump()
+    def _send_scheduled(self) -> None:
+        self._is_send_scheduled = False
+        self.send()
+        if self._origin is not None:
+            self._origin.flush()
 
     def _has_capacity(self, size: int) -> bool:
         options = self._options
@@ -219,21 +222,20 @@ class Outbox:
         """Resume on a new connection."""
         if uplink is self._origin:
             self._fresh_since = _LONG_AGO
-            self.pump()
+            self.send()
 
-    def pump(self) -> None:
-        """Pass queued events to the session, as many as it accepts."""
+    def send(self) -> None:
+        """Pass all queued events to the session, if it is connected (rule 3)."""
         origin = self._origin
         if origin is None or origin.is_spent or not origin.is_connected:
             return
-        chunk = _CHUNK_EVENTS
-        while self._queue and self._open(origin):
-            taken = self._submit(origin, min(chunk, len(self._queue)))
-            if taken:
-                continue
-            if chunk == 1:
-                return
-            chunk = 1
+        queue = self._queue
+        while queue and self._open(origin):
+            chunk = [queue.popleft() for _ in range(min(_CHUNK_EVENTS, len(queue)))]
+            if not self._submit(origin, chunk):
+                # Submit them one by one, so that an invalid event fails alone.
+                for queued in chunk:
+                    self._submit(origin, [queued])
 
     def _open(self, origin: BrokerConnection) -> bool:
         """Open an incarnation if necessary; return whether one is open."""
@@ -250,25 +252,25 @@ class Outbox:
             self._is_open = True
         return self._is_open
 
-    def _submit(self, origin: BrokerConnection, count: int) -> bool:
-        """Pass the next events to the session: all of them or, if it does not accept all, none."""
-        chosen = [self._queue[place] for place in range(count)]
+    def _submit(self, origin: BrokerConnection, chunk: list[Queued]) -> bool:
+        """Pass events to the session.
+
+        If one of several is invalid, passes none and returns false; a single invalid one fails.
+        """
+        events = [event for event, _, _ in chunk]
+        now = self._loop.time()
         try:
-            now, time_ns = self._loop.time(), time.time_ns()
-            after = self._order.after(now)
-            events = [event for event, _, _ in chosen]
-            ids, effects = origin.session.publish(now, *events, time_ns=time_ns, after=after)
-        except LocalError as error:
-            if count > 1:
+            ids, effects = origin.session.publish(
+                now, *events, time_ns=time.time_ns(), after=self._order.after(now)
+            )
+        except EventError as error:
+            if len(chunk) > 1:
                 return False
-            if isinstance(error, EventError) or not self._unconfirmed:
-                # The session is empty and the event still does not fit.
-                self._fail(*chosen[0][1:], error)
-                self._queue.popleft()
-                return True
-            return False
-        for event_id, (event, promise, size) in zip(ids, chosen, strict=True):
-            self._queue.popleft()
+            _, promise, size = chunk[0]
+            self._fail(promise, size, error)
+            self._wake()
+            return True
+        for event_id, (event, promise, size) in zip(ids, chunk, strict=True):
             self._unconfirmed.append((event_id.sequence, promise, size, event))
         if self._trace is not None:
             self._trace.published(events, ids, origin.broker, self._order.ordered_from())
@@ -296,6 +298,9 @@ class Outbox:
         """Handle a refusal; return whether this session can no longer publish."""
         if effect.incarnation != self._incarnation:
             return False
+        if effect.final and effect.code == INVALID_EVENT:
+            self._refuse_one(effect.sequence, effect.reason)
+            return False
         self.refusal = effect.reason
         if effect.begun:
             self._raise_floor(effect.begun)
@@ -313,8 +318,17 @@ class Outbox:
         broker = self._origin.broker
         self._floors[broker] = max(self._floors.get(broker, 0), begun)
 
+    def _refuse_one(self, sequence: int, reason: str) -> None:
+        """Fail one event and return the later ones to the queue (rule 5)."""
+        self._take_back(sequence + 1)
+        if self._unconfirmed and self._unconfirmed[-1][0] == sequence:
+            _, promise, size, _ = self._unconfirmed.pop()
+            event_id = EventId(self._name, self._incarnation, sequence)
+            self._fail(promise, size, PublishRefusedError(event_id, reason))
+        self._wake()
+
     def _take_back(self, first: int) -> None:
-        """Return refused events to the queue (rule 9)."""
+        """Return the unconfirmed events from sequence `first` on to the queue (rules 5 and 9)."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -334,8 +348,12 @@ class Outbox:
             event_id = EventId(self._name, self._incarnation, sequence)
             if is_over and not sent_once:
                 self._fail(promise, size, PublishUnknownError(event_id, reason))
-            elif is_over or sequence >= first:
+            elif is_over or sequence == first:
                 self._fail(promise, size, PublishRefusedError(event_id, reason))
+            elif sequence > first:
+                refused = EventId(self._name, self._incarnation, first)
+                why = f"event {refused}, published before it, was refused: {reason}"
+                self._fail(promise, size, PublishRefusedError(event_id, why))
             else:
                 kept.append((sequence, promise, size, event))
         self._unconfirmed = deque(kept)
@@ -398,77 +416,99 @@ def _size_of(event: Event) -> int:
     return size
 
 
+#: The options of an ordinary event, in the order of `compose`.
+_NO_OPTIONS = (DEFAULT_CONTROL.persistence, None, None, None, DEFAULT_CONTROL.priority, ())
+_DEFAULTS = {name: getattr(DEFAULT_CONTROL, name) for name in Control.__struct_fields__}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
 
 
-class PublishOptions(TypedDict, total=False):
-    """Options of `publish`. All are optional. They apply to attributes, not to a complete
-    `Event`.
-    """
-
-    #: Opaque bytes for the application, and their content type.
-    payload: bytes
-    content_type: str
-    #: When the event happened: a datetime with a time zone, or nanoseconds since 1970. Default:
-    #: now.
-    timestamp: datetime | int
-    #: `persistent` events are retained until every subscription has them, `transient` ones are sent
-    #: once.
-    persistence: Persistence
-    #: How long to deliver the event after its origin accepted it: a timedelta, or seconds.
-    time_limit: timedelta | float
-    #: The maximum number of hops between brokers.
-    hop_limit: int
-    #: The level of the unit that the event must not leave.
-    level_limit: int
-    #: 0 to 9; decides which stream a subscriber reads first.
-    priority: int
-    #: Names of the clients that receive the event if their filters match; default: all clients.
-    destinations: Iterable[str]
-    #: The id of the conversation or request that the event belongs to.
-    correlation_id: str
+#: The attribute that addresses a reply to its requester.
+REPLY_TO = "anabranch.reply_to"
 
 
 def compose(
-    attributes: Event | Mapping[str, Value], limits: Limits, **how: Unpack[PublishOptions]
+    attributes: Event | Mapping[str, Value],
+    limits: Limits,
+    *,
+    payload: bytes = b"",
+    content_type: str = "",
+    timestamp: datetime | int = 0,
+    persistence: Persistence = "persistent",
+    time_limit: timedelta | float | None = None,
+    hop_limit: int | None = None,
+    level_limit: int | None = None,
+    priority: int = DEFAULT_CONTROL.priority,
+    destinations: Iterable[str] = (),
+    correlation_id: str = "",
 ) -> Event:
     """Build the event from the arguments of `publish`; raise `EventError` if it is invalid."""
-    if isinstance(attributes, Event):
-        if how:
-            raise EventError(
-                f"an Event takes no options; set {', '.join(sorted(how))} when creating it"
-            )
-        return attributes
-    if not how:
-        return Event(attributes, limits=limits)
-    return Event(
-        attributes,
-        payload=how.get("payload", b""),
-        content_type=how.get("content_type", ""),
-        timestamp_ns=_timestamp_ns(how.get("timestamp", 0)),
-        control=_control(how),
-        limits=limits,
-    )
-
-
-def _control(how: PublishOptions) -> Control:
-    destinations = how.get("destinations", ())
     if isinstance(destinations, str):
         raise EventError(
             f"destinations is a string; give a list of names, such as [{destinations!r}]"
         )
-    time_limit = how.get("time_limit")
-    control = Control(
-        persistence=how.get("persistence", "persistent"),
-        time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
-        hop_limit=how.get("hop_limit"),
-        level_limit=how.get("level_limit"),
-        priority=how.get("priority", DEFAULT_CONTROL.priority),
-        correlation_id=how.get("correlation_id", ""),
-        destinations=tuple(destinations),
+    control = DEFAULT_CONTROL
+    asked = (persistence, time_limit, hop_limit, level_limit, priority, destinations)
+    if asked != _NO_OPTIONS or correlation_id:
+        control = Control(
+            persistence=persistence,
+            time_limit_ns=None if time_limit is None else _duration_ns(time_limit),
+            hop_limit=hop_limit,
+            level_limit=level_limit,
+            priority=priority,
+            correlation_id=correlation_id,
+            destinations=tuple(destinations),
+        )
+    if not isinstance(attributes, Event):
+        return Event(
+            attributes,
+            payload=payload,
+            content_type=content_type,
+            timestamp_ns=_timestamp_ns(timestamp),
+            control=control,
+            limits=limits,
+        )
+    options = {"payload": payload, "content_type": content_type, "timestamp": timestamp}
+    given = [name for name, value in options.items() if value]
+    given += [
+        name for name in Control.__struct_fields__ if getattr(control, name) != _DEFAULTS[name]
+    ]
+    if given:
+        names = ", ".join(name.removesuffix("_ns") for name in given)
+        raise EventError(f"a complete Event takes no options; set {names} when creating it")
+    return attributes
+
+
+def compose_reply(
+    request: Event,
+    attributes: Mapping[str, Value],
+    limits: Limits,
+    *,
+    payload: bytes = b"",
+    content_type: str = "",
+    timestamp: datetime | int = 0,
+    persistence: Persistence = "persistent",
+    time_limit: timedelta | float | None = None,
+    hop_limit: int | None = None,
+    level_limit: int | None = None,
+    priority: int = DEFAULT_CONTROL.priority,
+) -> Event:
+    """Build a reply to a request, for the publisher of the request only."""
+    requester = "" if request.id is None else request.id.publisher
+    return compose(
+        {**attributes, REPLY_TO: requester},
+        limits,
+        payload=payload,
+        content_type=content_type,
+        timestamp=timestamp,
+        persistence=persistence,
+        time_limit=time_limit,
+        hop_limit=hop_limit,
+        level_limit=level_limit,
+        priority=priority,
+        destinations=(requester,),
+        correlation_id=request.control.correlation_id,
     )
-    return DEFAULT_CONTROL if control == DEFAULT_CONTROL else control
 
 
 def _timestamp_ns(timestamp: datetime | int) -> int:
@@ -534,7 +574,7 @@ class ClientAdvertisements:
         #: Replaced, never modified: another thread may be reading it.
         self._all: tuple[Advertisement, ...] = ()
         #: The matcher for events, and the advertisements it was built from.
-        self._matcher = promised_by(())
+        self._matcher = advertisement_matcher(())
         self._matcher_source: tuple[Advertisement, ...] = ()
         self._announced: tuple[str, ...] = ()
         #: Whether there is a change that was not sent yet.
@@ -566,7 +606,7 @@ class ClientAdvertisements:
         self._send_changes()
         current = self._all
         if current is not self._matcher_source:
-            self._matcher = promised_by(advertisement.filter for advertisement in current)
+            self._matcher = advertisement_matcher(advertisement.filter for advertisement in current)
             self._matcher_source = current
         check_advertised(event, self._matcher)
 
@@ -591,9 +631,9 @@ class ClientAdvertisements:
         for text in wanted:
             self._withdrawing.pop(text, None)
         self._announced = wanted
-        self.tell()
+        self.send_to_origin()
 
-    def tell(self) -> None:
+    def send_to_origin(self) -> None:
         """Send the advertisements to the origin (rule 1)."""
         origin = self._connections.origin
         if origin is not None:
@@ -607,7 +647,7 @@ class ClientAdvertisements:
         for text in gone:
             del self._withdrawing[text]
         if gone:
-            self.tell()
+            self.send_to_origin()
 
 
 def check_possible(filter: Filter) -> None:
@@ -616,15 +656,15 @@ def check_possible(filter: Filter) -> None:
         raise LocalError(f"no event can match {filter}, so there is nothing to advertise")
 
 
-def promised_by(filters: Iterable[Filter]) -> AnyOf:
+def advertisement_matcher(filters: Iterable[Filter]) -> AnyOf:
     """Build the matcher for advertisements, without compiling kernels (see `any_of`)."""
     return AnyOf(filters, engine="numpy")
 
 
-def check_advertised(event: Event, promised: AnyOf) -> None:
+def check_advertised(event: Event, matcher: AnyOf) -> None:
     """Raise `NotAdvertisedError` if there are advertisements and the event matches none."""
-    if promised.filters and not promised.matches(event):
+    if matcher.filters and not matcher.matches(event):
         raise NotAdvertisedError(
-            f"{event!r} does not match this client's advertisements, {promised}; change the"
+            f"{event!r} does not match this client's advertisements, {matcher}; change the"
             " event, or advertise a wider filter"
         )

@@ -18,25 +18,22 @@ State: the pending requests. Lost with the process, like the inbox.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 
 from anabranch.client.errors import ClientError, RequestTimeoutError
-from anabranch.client.publish import PublishOptions
-from anabranch.client.subscription import Received, Subscription
+from anabranch.client.publish import REPLY_TO
+from anabranch.client.subscription import Received
+from anabranch.client.subscription_state import SubscriptionState
 from anabranch.model.errors import LocalError
-from anabranch.model.event import EventId, Value
+from anabranch.model.event import EventId
 from anabranch.model.filter import Filter
 from anabranch.model.language.builder import attr
-
-Publish = Callable[..., Awaitable[EventId]]
-#: The attribute that addresses a reply to its requester.
-REPLY_TO = "anabranch.reply_to"
 
 
 class Requests:
     """The pending requests of one client. See the rules at the top of this module."""
 
-    def __init__(self, open_inbox: Callable[[], Awaitable[Subscription]]) -> None:
+    def __init__(self, open_inbox: Callable[[], Awaitable[SubscriptionState]]) -> None:
         self._open_inbox = open_inbox
         self._waiting: dict[str, asyncio.Future[Received]] = {}
         self._opening = asyncio.Lock()
@@ -54,28 +51,26 @@ class Requests:
         return f"{self._prefix}-{self._count}"
 
     async def ask(
-        self,
-        publish: Publish,
-        attributes: Mapping[str, Value],
-        within_s: float,
-        how: PublishOptions,
+        self, publish: Callable[[str], Awaitable[EventId]], correlation_id: str, within_s: float
     ) -> Received:
         """Publish a request and return the first reply; raise `RequestTimeoutError` if none
         arrives.
+
+        `publish` takes the correlation id: the given one or, if that is "", a new one.
         """
         try:
             async with asyncio.timeout(within_s) as limit:
-                correlation_id = await self.prepare()
+                new_id = await self.prepare()
         except TimeoutError:
-            raise self.nobody(within_s) from None
-        how.setdefault("correlation_id", correlation_id)
-        with self.expecting(how["correlation_id"]) as reply:
+            raise no_reply(within_s) from None
+        chosen_id = correlation_id or new_id
+        with self.expecting(chosen_id) as reply:
             try:
                 async with asyncio.timeout_at(limit.when()):
-                    await publish(attributes, **how)
+                    await publish(chosen_id)
                     return await reply
             except TimeoutError:
-                raise self.nobody(within_s) from None
+                raise no_reply(within_s) from None
 
     @contextlib.contextmanager
     def expecting(self, correlation_id: str) -> Iterator[asyncio.Future[Received]]:
@@ -93,14 +88,9 @@ class Requests:
             if reply.done() and not reply.cancelled():
                 reply.exception()
 
-    @staticmethod
-    def nobody(timeout_s: float) -> RequestTimeoutError:
-        """Return the error of a request that got no reply."""
-        return RequestTimeoutError(f"no reply arrived within {timeout_s:g} s")
-
-    async def _read(self, inbox: Subscription) -> None:
+    async def _read(self, inbox: SubscriptionState) -> None:
         try:
-            async for received in inbox:
+            while (received := await inbox.next()) is not None:
                 waiting = self._waiting.get(received.event.control.correlation_id)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(received)
@@ -113,6 +103,11 @@ class Requests:
         """Stop reading the inbox."""
         if self._reader is not None:
             self._reader.cancel()
+
+
+def no_reply(timeout_s: float) -> RequestTimeoutError:
+    """Return the error of a request that got no reply."""
+    return RequestTimeoutError(f"no reply arrived within {timeout_s:g} s")
 
 
 def inbox_filter(client: str) -> Filter:

@@ -11,8 +11,8 @@ socket without an event loop or a thread, for processes that fork. Rules:
 1. Origin. A stager connects only to the origin of one stream, because a sink is in one stream. Any
    broker reports where that is. Without a stream name, the broker at the *first* address is used,
    because the first one to answer might differ each time.
-2. Flow control. At most `_OPEN_MAX` chunks are in flight. The next chunk is taken from the iterable
-   when there is capacity, so chunks are encoded while others are in flight.
+2. Flow control. At most `CHUNKS_IN_FLIGHT_MAX` chunks are in flight. The next chunk is taken from
+   the iterable when there is capacity, so chunks are encoded while others are in flight.
 3. Retry. A lost connection is reestablished and unanswered requests are repeated; the broker
    recognizes duplicates. Temporary refusals are retried too. If the broker is unreachable or
    accepts no chunks for `patience_s`, the call raises `BatchUnknownError` with the reason, or
@@ -31,7 +31,7 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import Literal, Self
 
-from anabranch.client.batches import Batch
+from anabranch.client.batches import CHUNKS_IN_FLIGHT_MAX, Batch, committed_batch
 from anabranch.client.errors import (
     BatchRefusedError,
     BatchUnknownError,
@@ -50,7 +50,6 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
 
-_OPEN_MAX = 16
 #: Sending a chunk to a busy broker may take a while.
 _OPTIONS = ClientOptions(heartbeat_s=5.0, dead_after_s=10.0)
 #: The delay before a commit that waits for another batch is retried.
@@ -115,7 +114,7 @@ class Stager:
         staging = self._session.state.staging
         count = 0
         for index, (chunk, is_last) in enumerate(_marked(chunks)):
-            self._receive_until(_OPEN_MAX - 1, self._patience_s)
+            self._receive_until(CHUNKS_IN_FLIGHT_MAX - 1, self._patience_s)
             self._send_request(*staging.stage(token, index, chunk, is_last))
             count += len(chunk)
         self._receive_until(0, self._patience_s)
@@ -145,14 +144,7 @@ class Stager:
     def _batch(self) -> Batch:
         answer, self._committed = self._committed, None
         assert answer is not None
-        return Batch(
-            sink=answer.sink,
-            batch=answer.batch,
-            stream=self.stream,
-            first=answer.first,
-            last=answer.last,
-            was_known=answer.was_known,
-        )
+        return committed_batch(answer, self.stream)
 
     def discard(self, tokens: Iterable[str]) -> None:
         """Tell the broker to discard the events staged under these tokens, and wait until it has.

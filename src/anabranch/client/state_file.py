@@ -34,7 +34,7 @@ class _StoredState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
     client: str
     incarnation: int = 0
-    standings: list[ResumePoint] = []
+    resume_points: list[ResumePoint] = msgspec.field(name="standings", default_factory=list)
 
 
 _encoder = msgspec.json.Encoder()
@@ -71,8 +71,8 @@ class ClientState:
             raise
         self.name = name or (default_name if kept is None else kept.client)
         self._incarnation = 0 if kept is None else kept.incarnation
-        stored = [] if kept is None else kept.standings
-        self._standings = {standing.name: standing for standing in stored}
+        stored = [] if kept is None else kept.resume_points
+        self._resume_points = {resume_point.name: resume_point for resume_point in stored}
 
     def _load(self) -> _StoredState | None:
         try:
@@ -98,25 +98,25 @@ class ClientState:
         self._save()
         return self._incarnation
 
-    def standing(self, name: str) -> ResumePoint | None:
+    def resume_point(self, name: str) -> ResumePoint | None:
         """Return the stored resume point of a durable subscription."""
-        return self._standings.get(name)
+        return self._resume_points.get(name)
 
-    def keep(self, standings: Iterable[ResumePoint]) -> None:
+    def save_resume_points(self, resume_points: Iterable[ResumePoint]) -> None:
         """Write the resume points of durable subscriptions, if they have changed."""
-        before = dict(self._standings)
-        for standing in standings:
+        before = dict(self._resume_points)
+        for resume_point in resume_points:
             # Number 0: the subscription may not exist. Events received by this process do not carry
             # over to the next.
-            if standing.number:
-                kept = msgspec.structs.replace(standing, received={})
-                self._standings[standing.name] = kept
-        if self._standings != before:
+            if resume_point.number:
+                kept = msgspec.structs.replace(resume_point, received={})
+                self._resume_points[resume_point.name] = kept
+        if self._resume_points != before:
             self._save()
 
     def forget(self, name: str) -> None:
         """Remove a durable subscription that is over."""
-        if self._standings.pop(name, None) is not None:
+        if self._resume_points.pop(name, None) is not None:
             self._save()
 
     def close(self) -> None:
@@ -127,6 +127,6 @@ class ClientState:
         kept = _StoredState(
             client=self.name,
             incarnation=self._incarnation,
-            standings=list(self._standings.values()),
+            resume_points=list(self._resume_points.values()),
         )
         write_whole(self._path, _encoder.encode(kept))

@@ -24,7 +24,8 @@ State: the part in `ClientState` is durable. The rest is lost with the process, 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 
 import msgspec
 
@@ -32,17 +33,15 @@ from anabranch.client.broker_connections import BrokerConnection
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
 from anabranch.client.state_file import ClientState
+from anabranch.client.subscribe_request import SubscribeRequest
 from anabranch.client.subscription import (
     OnOrderNotKept,
     OnWithheld,
     OrderNotKept,
     Received,
-    Reply,
-    SubscribeRequest,
-    Subscription,
     Withheld,
 )
-from anabranch.client.tracing import Trace
+from anabranch.client.subscription_state import SubscriptionEpisodes, SubscriptionState
 from anabranch.core.session.effects import (
     EventDelivered,
     OrderGivenUp,
@@ -61,17 +60,8 @@ from anabranch.model.client_frames import UNKNOWN, AnyClientFrame, Deliver, Star
 from anabranch.model.client_frames import Withheld as WithheldFrame
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import DuplicateIdError
+from anabranch.model.event import Event, EventId
 from anabranch.model.limits import Limits
-
-_OfSubscription = (
-    SubscriptionStarted
-    | TicksWithheld
-    | OrderGivenUp
-    | SubscriptionAccepted
-    | SubscriptionEnded
-    | SubscriptionCut
-    | SubscriptionRefused
-)
 
 
 class Debounce:
@@ -140,7 +130,7 @@ class Acknowledgements:
         self,
         options: ClientOptions,
         state: ClientState | None,
-        arrived: Callable[[Subscription], Mapping[str, int] | None],
+        arrived: Callable[[SubscriptionState], Mapping[str, int] | None],
     ) -> None:
         """`arrived` returns how far the moved streams of a subscription have arrived; None if the
         subscription cannot be acknowledged at its broker now.
@@ -150,54 +140,54 @@ class Acknowledgements:
         self._loop = asyncio.get_running_loop()
         #: The broker that serves the subscriptions.
         self.home: BrokerConnection | None = None
-        self._owing: dict[Subscription, None] = {}
-        self._owing_durable: dict[Subscription, None] = {}
-        self._ack_timer = Debounce(options.ack_after_s, self._acknowledge_owing)
+        self._due: dict[SubscriptionState, None] = {}
+        self._due_durable: dict[SubscriptionState, None] = {}
+        self._ack_timer = Debounce(options.ack_after_s, self._acknowledge_due)
         self._keep_every_s = options.keep_every_s
         self._save_timer = Debounce(options.keep_every_s, self._acknowledge_durable)
         self._has_unsaved = False
 
-    def _is_persisted(self, subscription: Subscription) -> bool:
+    def _is_persisted(self, subscription: SubscriptionState) -> bool:
         return self._state is not None and subscription.is_durable
 
     # -- acknowledging --------------------------------------------------------------------------
 
-    def owes(self, subscription: Subscription) -> None:
+    def schedule_ack(self, subscription: SubscriptionState) -> None:
         """Schedule an acknowledgement."""
         if self._is_persisted(subscription):
-            self._owing_durable[subscription] = None
+            self._due_durable[subscription] = None
             self._save_timer.ask()
         else:
-            self._owing[subscription] = None
+            self._due[subscription] = None
             self._ack_timer.ask()
 
-    def _acknowledge_owing(self) -> None:
-        owing, self._owing = self._owing, {}
-        self.acknowledge(owing)
+    def _acknowledge_due(self) -> None:
+        due, self._due = self._due, {}
+        self.acknowledge(due)
 
     def _acknowledge_durable(self) -> None:
-        owing, self._owing_durable = self._owing_durable, {}
-        self.acknowledge(owing)
+        due, self._due_durable = self._due_durable, {}
+        self.acknowledge(due)
 
-    def acknowledge(self, subscriptions: Iterable[Subscription]) -> None:
+    def acknowledge(self, subscriptions: Iterable[SubscriptionState]) -> None:
         """Acknowledge the processed events of these subscriptions now."""
         home = self.home
         if home is None:
             return
-        owed: dict[str, dict[str, int]] = {}
+        acks: dict[str, dict[str, int]] = {}
         for subscription in subscriptions:
             arrived = self._arrived(subscription)
-            ticks = None if arrived is None else subscription.owed(arrived)
+            ticks = None if arrived is None else subscription.take_acks(arrived)
             if ticks:
-                owed[subscription.name] = ticks
+                acks[subscription.name] = ticks
                 self._has_unsaved |= self._is_persisted(subscription)
-        effects = home.session.ack(self._loop.time(), owed)
+        effects = home.session.ack(self._loop.time(), acks)
         self.settled()
         home.perform(effects)
 
     # -- persisting -----------------------------------------------------------------------------
 
-    def told(self, subscription: Subscription) -> None:
+    def mark_unsaved(self, subscription: SubscriptionState) -> None:
         """Note that the application is about to see something that its next process needs (rule
         3).
         """
@@ -206,66 +196,25 @@ class Acknowledgements:
     def settled(self) -> None:
         """Write the changes of all frames received together."""
         if self._has_unsaved:
-            self.store()
+            self.save()
 
-    def store(self) -> None:
+    def save(self) -> None:
         """Write the resume points of the durable subscriptions."""
         self._has_unsaved = False
         if self._state is not None and self.home is not None:
             began_s = self._loop.time()
-            self._state.keep(self.home.session.resume_points())
+            self._state.save_resume_points(self.home.session.resume_points())
             self._save_timer.delay_s = pause_s(self._keep_every_s, self._loop.time() - began_s)
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: SubscriptionState) -> None:
         """Remove a subscription that is over."""
-        self._owing.pop(subscription, None)
-        self._owing_durable.pop(subscription, None)
+        self._due.pop(subscription, None)
+        self._due_durable.pop(subscription, None)
 
     def close(self) -> None:
         """Stop acknowledging."""
         self._ack_timer.cancel()
         self._save_timer.cancel()
-
-
-class SubscriptionEpisodes:
-    """Names the episodes of a client's subscriptions and writes them to the trace.
-
-    An episode is one uninterrupted guarantee to a subscription. A subscription may live through
-    several of them (`check.history`, rule 4): a reliable one that lost its connection and was
-    renewed, or a durable one in a new process. The name of an episode holds the client, the
-    subscription and a number that no other process uses, so that traces of several processes can be
-    merged. An event belongs to the episode in which it arrived, even if the application reads it
-    after the next episode has begun.
-    """
-
-    def __init__(self, client: str, life: int, trace: Trace | None) -> None:
-        self._client = client
-        self._life = life
-        self._count = 0
-        self.trace = trace
-
-    def begin(
-        self, subscription: Subscription, start: str, edge: str, latest_start: Mapping[str, int]
-    ) -> None:
-        """Begin an episode for a subscription; its previous one ends."""
-        self.end(subscription)
-        self._count += 1
-        subscription.episode = f"{self._client}/{subscription.name}#{self._life}.{self._count}"
-        if self.trace is not None:
-            wish = subscription.wish
-            asked = (wish.filter, wish.quality, start, edge)
-            self.trace.subscribed(subscription.episode, *asked, latest_start=latest_start)
-
-    def started(self, subscription: Subscription, stream: str, tick: int) -> None:
-        """Record the start on a stream."""
-        if self.trace is not None:
-            self.trace.started(subscription.episode, stream, tick)
-
-    def end(self, subscription: Subscription) -> None:
-        """End the current episode of a subscription."""
-        if self.trace is not None and subscription.episode:
-            self.trace.cut(subscription.episode)
-        subscription.episode = ""
 
 
 class Subscriptions:
@@ -279,17 +228,19 @@ class Subscriptions:
         limits: Limits,
         state: ClientState | None,
         episodes: SubscriptionEpisodes,
-        reply: Reply,
+        publish_limits: Callable[[], Limits],
+        publish: Callable[[Event], Coroutine[None, None, EventId]],
     ) -> None:
         self._client = client
-        self._limits = limits
         self._state = state
         self._episodes = episodes
         self.trace = episodes.trace
-        self.reply = reply
+        self.publish = publish
+        self._publish_limits = publish_limits
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._home: BrokerConnection | None = None
-        self._all: dict[str, Subscription] = {}
+        self._all: dict[str, SubscriptionState] = {}
         #: Durable subscriptions whose owner is being looked up.
         self._looking_up: set[str] = set()
         #: Reliable subscriptions that lost their connection → their received ticks.
@@ -304,62 +255,69 @@ class Subscriptions:
 
     def subscribe(
         self,
-        wish: SubscribeRequest,
+        request: SubscribeRequest,
         on_withheld: OnWithheld | None,
         on_order_not_kept: OnOrderNotKept | None = None,
-    ) -> Subscription:
+    ) -> SubscriptionState:
         """Create a subscription, or resume a durable one."""
-        existing = self._all.get(wish.name)
-        if existing is not None and existing.is_unclaimed and existing.wish == wish:
+        existing = self._all.get(request.name)
+        if existing is not None and existing.is_unclaimed and existing.request == request:
             existing.is_unclaimed, existing.on_withheld = False, on_withheld
             existing.on_order_not_kept = on_order_not_kept
             return existing
         if existing is not None:
-            what = f"this client already has a subscription {wish.name!r}"
+            what = f"this client already has a subscription {request.name!r}"
             raise DuplicateIdError(f"{what}; read from it, or choose another name")
-        subscription = Subscription(self, wish, on_withheld, on_order_not_kept)
+        subscription = SubscriptionState(self, request, on_withheld, on_order_not_kept)
         resume_point = (
-            self._state.standing(wish.name) if self._state and wish.quality == "durable" else None
+            self._state.resume_point(request.name)
+            if self._state and request.quality == "durable"
+            else None
         )
-        self._all[wish.name] = subscription
+        self._all[request.name] = subscription
         try:
             if resume_point is not None:
                 subscription.was_resumed = True
-                self._resumed[wish.name] = resume_point.acked
-                self._take_over(subscription, wish.renewed(resume_point))
-            elif wish.quality == "durable" and not wish.is_new:
-                self._looking_up.add(wish.name)
+                self._resumed[request.name] = resume_point.acked
+                self._take_over(subscription, request.renewed(resume_point))
+            elif request.quality == "durable" and not request.is_new:
+                self._looking_up.add(request.name)
                 self._request(subscription, "resume")
             else:
-                self._request(subscription, wish.start)
+                self._request(subscription, request.start)
         except BaseException:
-            del self._all[wish.name]
+            del self._all[request.name]
             raise
         return subscription
 
-    def progress(self, subscription: Subscription) -> Mapping[str, int]:
+    @property
+    def publish_limits(self) -> Limits:
+        """The limits on events that the client publishes."""
+        return self._publish_limits()
+
+    def progress(self, subscription: SubscriptionState) -> Mapping[str, int]:
         """Return, by stream, the tick up to which everything has arrived."""
         broken = self._broken.get(subscription.name)
         if broken is not None:
             return broken
         return {} if self._home is None else self._home.session.progress(subscription.name)
 
-    def owes(self, subscription: Subscription) -> None:
+    def schedule_ack(self, subscription: SubscriptionState) -> None:
         """Schedule an acknowledgement."""
-        self._acknowledging.owes(subscription)
+        self._acknowledging.schedule_ack(subscription)
 
-    def acknowledge(self, subscription: Subscription) -> None:
+    def acknowledge(self, subscription: SubscriptionState) -> None:
         """Acknowledge the processed events now."""
         self._acknowledging.acknowledge([subscription])
 
-    def _arrived(self, subscription: Subscription) -> Mapping[str, int] | None:
+    def _arrived(self, subscription: SubscriptionState) -> Mapping[str, int] | None:
         """Return how far its streams have arrived; None if it cannot be acknowledged now."""
         home, name = self._home, subscription.name
         if home is None or name not in self._all or name in self._broken:
             return None
         return home.session.received(name, subscription.moved)
 
-    def end(self, subscription: Subscription) -> None:
+    def end(self, subscription: SubscriptionState) -> None:
         """Request the end of a subscription from the broker."""
         name, home = subscription.name, self._home
         if name in self._ending:
@@ -370,15 +328,15 @@ class Subscriptions:
         elif name in self._broken:
             self._over(name, SubscriptionEnded(name, self._broken[name]))
 
-    def withdraw(self, subscription: Subscription) -> None:
+    def withdraw(self, subscription: SubscriptionState) -> None:
         """Withdraw the subscription of a cancelled call (rule 6)."""
-        subscription.is_unclaimed = subscription.is_durable and not subscription.wish.is_new
+        subscription.is_unclaimed = subscription.is_durable and not subscription.request.is_new
         if not subscription.is_unclaimed:
             self.end(subscription)
 
     # -- brokers --------------------------------------------------------------------------------
 
-    def arriving(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
+    def home_changed(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """Move every subscription to a new home."""
         if old is not None and old is not new:
             self._acknowledging.acknowledge(self._all.values())
@@ -394,7 +352,7 @@ class Subscriptions:
                 else:
                     is_looking_up = name in self._looking_up
                     self._request(
-                        subscription, "resume" if is_looking_up else subscription.wish.start
+                        subscription, "resume" if is_looking_up else subscription.request.start
                     )
                 if name in self._ending and new.session.knows(name):
                     new.perform(new.session.unsubscribe(now, name))
@@ -402,7 +360,7 @@ class Subscriptions:
     def connected(self, uplink: BrokerConnection) -> None:
         """Prepare for a new connection, whose effects are about to be performed."""
         if uplink is self._home:
-            self._acknowledging.store()
+            self._acknowledging.save()
 
     def lost(self, uplink: BrokerConnection) -> None:
         """Handle the loss of the home; subscriptions that are not durable must be requested
@@ -414,16 +372,16 @@ class Subscriptions:
         progress = {
             name: dict(session.progress(name))
             for name, subscription in self._all.items()
-            if subscription.wish.quality == "reliable"
+            if subscription.request.quality == "reliable"
         }
         for effect in session.disconnected(self._loop.time()):
             if isinstance(effect, SubscriptionCut) and effect.reason == LOST:
                 self._broken[effect.subscription] = progress[effect.subscription]
             else:
-                self.hear(effect)
+                self.handle(effect)
 
     def _release(
-        self, old: BrokerConnection | None, subscription: Subscription
+        self, old: BrokerConnection | None, subscription: SubscriptionState
     ) -> ResumePoint | None:
         """Remove a subscription from the old session; return its resume point if it is durable."""
         name = subscription.name
@@ -437,64 +395,76 @@ class Subscriptions:
             return next(resume_point for resume_point in resume_points if resume_point.name == name)
         return old.session.release(name)
 
-    def _renew(self, subscription: Subscription) -> None:
+    def _renew(self, subscription: SubscriptionState) -> None:
         """Request a reliable subscription again, after the last received ticks."""
         received = self._broken[subscription.name]
-        if subscription.waiting_events >= subscription.wish.window:
+        if subscription.waiting_events >= subscription.request.window:
             reason = f"{LOST}, and the window is full of unread events"
             self._fail(subscription, SubscriptionCutError(subscription.name, reason), None)
         elif received:
             self._request(subscription, "resume", received)
         else:
-            self._request(subscription, subscription.wish.start)
+            self._request(subscription, subscription.request.start)
 
     # -- requests to the broker -----------------------------------------------------------------
 
     def _request(
-        self, subscription: Subscription, start: StartKind, ticks: Mapping[str, int] | None = None
+        self,
+        subscription: SubscriptionState,
+        start: StartKind,
+        ticks: Mapping[str, int] | None = None,
     ) -> None:
-        wish, home = subscription.wish, self._home
+        request, home = subscription.request, self._home
         assert home is not None
-        start_ticks = dict(ticks or (wish.start_ticks if start == "tick" else {}))
+        start_ticks = dict(ticks or (request.start_ticks if start == "tick" else {}))
         effects = home.session.subscribe(
             self._loop.time(),
-            wish.name,
-            wish.filter,
-            quality=wish.quality,
+            request.name,
+            request.filter,
+            quality=request.quality,
             start=start,
-            start_time_ns=wish.start_time_ns if start == "time" else 0,
+            start_time_ns=request.start_time_ns if start == "time" else 0,
             start_ticks=start_ticks,
-            window=wish.window,
+            window=request.window,
             manual_ack=True,
         )
         latest = {stream: tick + 1 for stream, tick in start_ticks.items()}
         self._episodes.begin(subscription, start, home.broker, latest)
-        if wish.quality == "durable":
-            self._acknowledging.store()
+        if request.quality == "durable":
+            self._acknowledging.save()
         home.perform(effects)
 
-    def _take_over(self, subscription: Subscription, resume_point: ResumePoint) -> None:
+    def _take_over(self, subscription: SubscriptionState, resume_point: ResumePoint) -> None:
         home = self._home
         assert home is not None
         effects = home.session.resume(self._loop.time(), resume_point)
         if not subscription.episode:
             self._episodes.begin(subscription, "resume", home.broker, {})
-        self._acknowledging.store()
+        self._acknowledging.save()
         home.perform(effects)
 
     # -- messages from the broker ---------------------------------------------------------------
 
-    def hear(self, effect: SessionEffect) -> None:
+    def handle(self, effect: SessionEffect) -> None:
         """Handle an effect that concerns a subscription."""
-        if not isinstance(effect, _OfSubscription):
+        if not isinstance(
+            effect,
+            SubscriptionStarted
+            | TicksWithheld
+            | OrderGivenUp
+            | SubscriptionAccepted
+            | SubscriptionEnded
+            | SubscriptionCut
+            | SubscriptionRefused,
+        ):
             return
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
         if isinstance(effect, SubscriptionStarted | SubscriptionAccepted):
-            self._acknowledging.told(subscription)
+            self._acknowledging.mark_unsaved(subscription)
         if isinstance(effect, SubscriptionStarted):
-            subscription.starts(effect.stream, effect.tick)
+            subscription.started_at(effect.stream, effect.tick)
             self._episodes.started(subscription, effect.stream, effect.tick)
         elif isinstance(effect, TicksWithheld):
             span = (effect.stream, effect.first, effect.last, effect.reason)
@@ -507,7 +477,7 @@ class Subscriptions:
             subscription.was_resumed |= subscription.name in self._looking_up
             self._looking_up.discard(subscription.name)
             self._broken.pop(subscription.name, None)
-            subscription.stands()
+            subscription.accept()
         elif isinstance(effect, SubscriptionRefused):
             self._refused(subscription, effect)
         else:
@@ -518,12 +488,15 @@ class Subscriptions:
         subscription = self._all.get(effect.subscription)
         if subscription is None:
             return
-        event = decode_event(effect.body, self._limits)
+        limits = self._limits if self._home is None else self._home.delivery_limits
+        event = decode_event(effect.body, limits)
         destinations = event.header.control.destinations
         if destinations and self._client not in destinations:
             return
         place = (effect.stream, effect.tick, effect.time_ns)
-        subscription.arrived(Received(event, *place, subscription, subscription.episode))
+        subscription.arrived(
+            Received(event, *place, subscription.subscription, subscription.episode)
+        )
 
     def progressed(self, frame: AnyClientFrame) -> None:
         """Note the progress of streams that a frame reports."""
@@ -538,8 +511,8 @@ class Subscriptions:
     def _moved(self, name: str, stream: str) -> None:
         subscription = self._all.get(name)
         # With unprocessed events in the queue, processing them triggers the acknowledgement.
-        if subscription is not None and subscription.moves(stream):
-            self._acknowledging.owes(subscription)
+        if subscription is not None and subscription.progressed(stream):
+            self._acknowledging.schedule_ack(subscription)
 
     def settled(self) -> None:
         """Finish a group of frames that were received together."""
@@ -556,17 +529,21 @@ class Subscriptions:
         if subscription is not None:
             for stream, tick in acked.items():
                 start = max(tick, ticks.get(stream, 0)) + 1
-                subscription.starts(stream, start)
+                subscription.started_at(stream, start)
                 self._episodes.started(subscription, stream, start)
 
-    def _refused(self, subscription: Subscription, effect: SubscriptionRefused) -> None:
+    def _refused(self, subscription: SubscriptionState, effect: SubscriptionRefused) -> None:
         name = subscription.name
-        if name in self._looking_up and effect.code == UNKNOWN and not subscription.wish.must_exist:
+        if (
+            name in self._looking_up
+            and effect.code == UNKNOWN
+            and not subscription.request.must_exist
+        ):
             self._looking_up.discard(name)
             if name in self._ending:
                 self._over(name, SubscriptionEnded(name, {}))
             else:
-                self._request(subscription, subscription.wish.start)
+                self._request(subscription, subscription.request.start)
             return
         if name in self._broken:
             failure: ClientError = SubscriptionCutError(name, f"{LOST}, and {effect.reason}")
@@ -582,20 +559,23 @@ class Subscriptions:
         self._forget(name)
         if self._state is not None and subscription.is_durable:
             self._state.forget(name)
-        subscription.ends(effect.ticks)
+        subscription.end(effect.ticks)
 
     def _fail(
-        self, subscription: Subscription, failure: ClientError, resume_point: ResumePoint | None
+        self,
+        subscription: SubscriptionState,
+        failure: ClientError,
+        resume_point: ResumePoint | None,
     ) -> None:
         if resume_point is not None and self._state is not None:
-            self._state.keep([resume_point])
+            self._state.save_resume_points([resume_point])
         self._forget(subscription.name)
         self._episodes.end(subscription)
         if subscription.is_durable:
-            subscription.drop()  # the next owner receives the unread events
-        subscription.fails(failure)
+            subscription.discard_unread()  # the next owner receives the unread events
+        subscription.fail(failure)
 
-    def give_up(self, subscription: Subscription, failure: ClientError) -> None:
+    def give_up(self, subscription: SubscriptionState, failure: ClientError) -> None:
         """End a subscription because the pattern that it reads no longer exists."""
         name, home = subscription.name, self._home
         if home is not None and home.session.knows(name):
@@ -612,10 +592,20 @@ class Subscriptions:
 
     # -- closing --------------------------------------------------------------------------------
 
+    async def wait_until_ended(self) -> None:
+        """Wait for the requested ends of durable subscriptions, which the broker must confirm:
+        unlike the others they do not end with the connection.
+        """
+        for name in list(self._ending):
+            subscription = self._all.get(name)
+            if subscription is not None and subscription.is_durable:
+                with contextlib.suppress(ClientError):
+                    await subscription.unsubscribe()
+
     def settle(self) -> None:
         """Acknowledge and persist all processed events."""
         self._acknowledging.acknowledge(self._all.values())
-        self._acknowledging.store()
+        self._acknowledging.save()
 
     def close(self, failure: ClientError | None) -> None:
         """End all subscriptions. Durable ones stay in the network."""
@@ -623,8 +613,8 @@ class Subscriptions:
         for subscription in list(self._all.values()):
             self._forget(subscription.name)
             self._episodes.end(subscription)
-            subscription.drop()
+            subscription.discard_unread()
             if failure is None:
-                subscription.ends({})
+                subscription.end({})
             else:
-                subscription.fails(failure)
+                subscription.fail(failure)

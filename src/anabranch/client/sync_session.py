@@ -22,7 +22,6 @@ State: a connection and the session state. Losing them costs only repeated reque
 """
 
 import contextlib
-import random
 import socket
 import ssl
 import time
@@ -31,7 +30,7 @@ from typing import cast
 
 import msgspec
 
-from anabranch.client.broker_connections import Tls, check_tls
+from anabranch.client.broker_connections import Tls, check_tls, connection_failure
 from anabranch.client.errors import ClosedError, ConnectError
 from anabranch.client.options import Address, ClientOptions, parse_address
 from anabranch.core.session.effects import (
@@ -84,7 +83,7 @@ class SyncConnection:
         try:
             self._socket = _connected(address, tls, options.dial_within_s)
         except OSError as error:
-            raise ConnectError(f"{address}: {_problem(error)}") from error
+            raise ConnectError(f"{address}: {connection_failure(error, tls)}") from error
         try:
             self.theirs = self._greeted(ours)
         except BaseException:
@@ -102,7 +101,7 @@ class SyncConnection:
             self._socket.sendall(framed(encode_greeting(ours)))
             theirs = decode_greeting(bytes(self._frame(silences_max=1)))
         except OSError as error:
-            raise ConnectError(f"{self.address}: {_problem(error)}") from error
+            raise ConnectError(f"{self.address}: {connection_failure(error, None)}") from error
         except RemoteError as error:
             raise ConnectError(f"{self.address}: {error}") from error
         if reason := objection(ours, theirs):
@@ -114,7 +113,7 @@ class SyncConnection:
         try:
             self._socket.sendall(framed(encode_client(frame, self._limits)))
         except OSError as error:
-            raise ConnectError(f"{self.address}: {_problem(error)}") from error
+            raise ConnectError(f"{self.address}: {connection_failure(error, None)}") from error
 
     def receive(self) -> AnyClientFrame:
         """Wait for the next frame and return it."""
@@ -122,7 +121,7 @@ class SyncConnection:
         try:
             data = self._frame(max(1, round(options.dead_after_s / options.heartbeat_s)))
         except OSError as error:
-            raise ConnectError(f"{self.address}: {_problem(error)}") from error
+            raise ConnectError(f"{self.address}: {connection_failure(error, None)}") from error
         # The decoder accepts any buffer and keeps no reference to it.
         return decode_client(cast("bytes", data), self._limits)
 
@@ -172,16 +171,6 @@ def _connected(address: Address, tls: Tls, within_s: float) -> socket.socket:
         plain.close()
         raise
     return plain
-
-
-def _problem(error: OSError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}; is that the client port, with TLS?"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return (error.strerror or str(error) or type(error).__name__).lower()
 
 
 class SyncSession:
@@ -265,9 +254,8 @@ class SyncSession:
 
     def back_off(self, attempt: int, deadline: float) -> None:
         """Sleep before the next attempt: longer each time, at random, and not past the deadline."""
-        options = self._options
-        longest = min(options.pause_last_s, options.pause_first_s * 2 ** min(attempt, 20))
-        time.sleep(min(random.uniform(0.0, longest), max(deadline - time.monotonic(), 0.0)))
+        left_s = max(deadline - time.monotonic(), 0.0)
+        time.sleep(min(self._options.pause_s(attempt), left_s))
 
     def _end_of_session(self, cut: SubscriptionCut) -> ConnectError | ClosedError:
         if cut.code == REPLACED:

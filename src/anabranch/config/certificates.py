@@ -76,7 +76,6 @@ def make_certificates(file: NetworkFile, *, days: int = 365, renew: bool = False
 
 
 def _check_apart(file: NetworkFile, files: TlsFiles) -> None:
-    """Check that all paths differ."""
     owners = {files.ca: "the CA", files.ca.with_suffix(".key"): "the CA key"}
     for name in file.brokers:
         for path in (files.certificate_of(name), files.key_of(name)):

@@ -339,12 +339,10 @@ def _read_tls(table: Table) -> tuple[TlsFiles | None, bool]:
 
 
 def dump(file: NetworkFile, beside: Path | None = None) -> str:
-    """The file as TOML."""
     return "\n".join(_lines(file, "" if beside is None else f"{beside}{os.sep}")) + "\n"
 
 
 def save(path: Path, text: str) -> None:
-    """Replace a file atomically."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("w", encoding="utf-8") as file:
         file.write(text)

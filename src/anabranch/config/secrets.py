@@ -50,7 +50,6 @@ class Secret:
 
     @classmethod
     def fresh(cls) -> "Secret":
-        """A new random secret."""
         return cls([secrets.token_bytes(SECRET_BYTES_MIN)])
 
     def proofs(self, message: bytes) -> tuple[bytes, ...]:

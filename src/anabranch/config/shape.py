@@ -222,7 +222,6 @@ class SitesShape(msgspec.Struct, frozen=True, tag="sites"):
     sites: dict[str, Site]
 
     def network(self) -> Network:
-        """The network of this shape."""
         members = {name: site.brokers for name, site in self.sites.items()}
         return Network(members, [(n, o) for n, site in self.sites.items() for o in site.joins])
 
@@ -236,7 +235,6 @@ def default_routing(root: Table) -> RoutingName:
 
 
 def read_shape(root: Table, routing: RoutingName) -> tuple[Shape, Network]:
-    """Read the shape of a network."""
     given = [name for name in SHAPES if root.has(name)]
     if len(given) > 1:
         raise root.error(

@@ -26,12 +26,10 @@ NO_LINK = ("", "")
 
 
 def near_of(network: Network) -> dict[str, tuple[str, ...]]:
-    """Broker → the brokers it has links to."""
     return {broker: network.links_of(broker) for broker in network.brokers}
 
 
 def near_over(links: Iterable[Link]) -> dict[str, dict[str, None]]:
-    """Broker → the brokers it has links to, for the given links."""
     near: dict[str, dict[str, None]] = {}
     for one, other in links:
         near.setdefault(one, {})[other] = None

@@ -77,7 +77,6 @@ def quoted_key(name: str) -> str:
 
 
 def quoted_text(text: str) -> str:
-    """A text as a TOML string."""
     return '"' + "".join(_ESCAPES.get(c) or _escaped(c) for c in text) + '"'
 
 
@@ -408,7 +407,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """A list of names as text, limited in length."""
     known = list(names)
     more = f" and {len(known) - _LISTED_MAX} more" if len(known) > _LISTED_MAX else ""
     return (", ".join(known[:_LISTED_MAX]) or "none") + more

@@ -140,10 +140,10 @@ class ClientServices:
         stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
         origin.set_host_lookup(edge.host_of)
-        outlook = BrokerQueries(
+        queries = BrokerQueries(
             name,
             tuple(network.edges),
-            edge.reach,
+            edge.progress,
             lambda: origin.vector,
             lambda: origin.head,
             edge.wants,
@@ -151,7 +151,7 @@ class ClientServices:
             life,
             placement_facts,
         )
-        self.join_points = JoinPoints(outlook, options, limits, recovered, stored, memory=memory)
+        self.join_points = JoinPoints(queries, options, limits, recovered, stored, memory=memory)
         self.parts: tuple[Origin | Edge | JoinPoints, ...] = (origin, edge, self.join_points)
         self._submit = submit
 

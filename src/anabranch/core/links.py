@@ -25,8 +25,8 @@ from anabranch.core.contract import CutLink, Effects, Send
 from anabranch.core.options import Options
 from anabranch.core.origin.rollback import KnownStream
 from anabranch.model.errors import RemoteError
+from anabranch.model.event import utc_text
 from anabranch.model.frames import PROTOCOL_VERSION, Hello, Ping
-from anabranch.model.instants import utc_text
 
 #: Silence of fewer heartbeats than this is never suspicious.
 _SILENT_HEARTBEATS_MIN = 2.5

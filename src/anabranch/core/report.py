@@ -177,10 +177,10 @@ def report(broker: Broker) -> BrokerReport:
         set_aside=broker.set_aside.count,
         set_aside_kept=broker.set_aside.kept,
         subscriptions=len(state.subscriptions),
-        clients=len(state.clients),
+        clients=len(state.sessions_by_client),
         streams=tuple(map(_stream, state.streams.values())),
-        away=len(state.away),
-        away_names=tuple(each.name for each in islice(state.away.values(), KEPT_MAX)),
+        away=len(state.detached),
+        away_names=tuple(each.name for each in islice(state.detached.values(), KEPT_MAX)),
         cursors=tuple(nlargest(CURSORS_MAX, _cursors(state), key=_lag)),
         log=_log(broker),
         staging=_staging(broker),
@@ -201,15 +201,15 @@ def knows_subscriptions(broker: Broker) -> bool:
 
 
 def _stream(stream: EdgeStream) -> StreamReport:
-    line, done = stream.line, max(stream.done_told, 0)
+    buffer, done = stream.buffer, max(stream.done_sent, 0)
     return StreamReport(
         stream=stream.name,
-        head=line.head,
-        position=line.position,
+        head=buffer.head,
+        position=buffer.position,
         done=done,
-        lag=max(line.head - done, 0) if line.is_placed else 0,
+        lag=max(buffer.head - done, 0) if buffer.is_placed else 0,
         live=len(stream.live),
-        behind=len(stream.behind),
+        behind=len(stream.catching_up),
         waiting=len(stream.waiting),
     )
 
@@ -221,12 +221,12 @@ def _cursors(state: EdgeState) -> Iterator[CursorReport]:
 
 
 def _cursor(subscription: EdgeSubscription) -> CursorReport:
-    places = subscription.places.values()
+    positions = subscription.positions.values()
     return CursorReport(
         subscription=subscription.name,
         client=subscription.client,
         is_connected=subscription.session is not None,
-        lag=sum(max(place.stream.line.head - place.acked, 0) for place in places),
+        lag=sum(max(position.stream.buffer.head - position.acked, 0) for position in positions),
         unacked=subscription.unacked,
     )
 
@@ -277,7 +277,7 @@ def _placing(broker: Broker) -> PlacementReport | None:
     points = broker.join_points
     if points is None:
         return None
-    counters = points.placing.counters
+    counters = points.placement.counters
     return PlacementReport(asked=counters.asked, moved=counters.moved)
 
 

@@ -1,8 +1,8 @@
 """A trial: traffic through a running network, traced and checked at the end.
 
     trial = Trial(network, directory)
-    await trial.listen("orders", "price > 100", "e3", "e4", durable=True)
-    await trial.speak("ticker", "e1", rate=200)
+    await trial.add_subscriber("orders", "price > 100", "e3", "e4", durable=True)
+    await trial.add_publisher("ticker", "e1", rate=200)
     …                                   # kill brokers
     await trial.settle(bound_s=30)
     verdict = await trial.verdict()
@@ -118,17 +118,17 @@ class TrialPublisher:
         self._tell = tell
         self.task: asyncio.Task[None] | None = None
 
-    async def speak(self, rate: float, events_max: int) -> None:
+    async def publish_at(self, rate: float, events_max: int) -> None:
         """Publish at this rate until cancelled, or until `events_max` events are published."""
         clock = asyncio.get_running_loop().time
         begin = clock()
         while self.published < events_max:
             due = min(int((clock() - begin) * rate) - self.published, _BATCH_EVENTS_MAX)
             for _ in range(min(due, events_max - self.published)):
-                await self.say(self._quotes.draw())
+                await self.publish(self._quotes.draw())
             await asyncio.sleep(_LOOK_S if due <= 0 else 0)
 
-    async def say(self, attributes: dict[str, Value]) -> None:
+    async def publish(self, attributes: dict[str, Value]) -> None:
         """Publish one event without waiting for its confirmation."""
         promise = await self.client.publish_soon(attributes)
         promise.add_done_callback(self._outcome)
@@ -150,8 +150,8 @@ class Trial:
     def __init__(self, network: LocalNetwork, directory: Path, seed: int = 0) -> None:
         self.network = network
         self.directory = directory
-        self.listeners: dict[str, TrialSubscriber] = {}
-        self.speakers: dict[str, TrialPublisher] = {}
+        self.subscribers: dict[str, TrialSubscriber] = {}
+        self.publishers: dict[str, TrialPublisher] = {}
         self._seed = seed
         self._logged: list[saw.Logged] = []
         self._followers: dict[str, LogFollower] = {}
@@ -170,13 +170,14 @@ class Trial:
         state = self.directory / f"{name}.state"
         return await connect(
             *addresses,
+            order="given",
             name=name,
             state=state,
             trace=self.trace_path(name),
             options=options or ClientOptions(connect_within_s=30.0),
         )
 
-    async def listen(
+    async def add_subscriber(
         self,
         name: str,
         filter_text: str,
@@ -192,12 +193,14 @@ class Trial:
             filter_text, durable=name if durable else None, new=durable, window=window
         )
         await subscription.wait_started(*self.network.edges)
-        listener = TrialSubscriber(name, filter_text, client, is_durable=durable, pause_s=pause_s)
-        listener.task = asyncio.create_task(listener.read(subscription), name=f"listen {name}")
-        self.listeners[name] = listener
-        return listener
+        subscriber = TrialSubscriber(name, filter_text, client, is_durable=durable, pause_s=pause_s)
+        subscriber.task = asyncio.create_task(
+            subscriber.read(subscription), name=f"subscriber {name}"
+        )
+        self.subscribers[name] = subscriber
+        return subscriber
 
-    async def speak(
+    async def add_publisher(
         self,
         name: str,
         *edges: str,
@@ -210,14 +213,16 @@ class Trial:
         client = await self.connect(name, *edges, options=options)
         self._seed += 1
         promised = [client.advertise(text).filter for text in advertised]
-        speaker = TrialPublisher(name, client, Quotes(self._seed, promised), self._tell)
-        speaker.task = asyncio.create_task(speaker.speak(rate, events_max), name=f"speak {name}")
-        self.speakers[name] = speaker
-        return speaker
+        publisher = TrialPublisher(name, client, Quotes(self._seed, promised), self._tell)
+        publisher.task = asyncio.create_task(
+            publisher.publish_at(rate, events_max), name=f"publisher {name}"
+        )
+        self.publishers[name] = publisher
+        return publisher
 
     def _tell(self, attributes: dict[str, Value]) -> None:
-        for listener in self.listeners.values():
-            listener.expect(attributes)
+        for subscriber in self.subscribers.values():
+            subscriber.expect(attributes)
 
     # -- the end --------------------------------------------------------------------------------
 
@@ -225,14 +230,14 @@ class Trial:
         """Record that the last fault is over."""
         self._healed_at = time.time()
 
-    async def hush(self) -> None:
+    async def stop_publishing(self) -> None:
         """Stop publishing."""
-        for speaker in self.speakers.values():
-            await _end(speaker.task)
+        for publisher in self.publishers.values():
+            await _end(publisher.task)
 
     async def settle(self, bound_s: float) -> str:
         """Stop publishing and wait for all deliveries; returns what is missing, or ""."""
-        await self.hush()
+        await self.stop_publishing()
         deadline = time.monotonic() + bound_s
         # Poll: the condition depends on several clients.
         while (missing := self.missing()) and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -243,12 +248,12 @@ class Trial:
         """A description of outstanding events; "" if there are none."""
         late = [
             f"{each.name} waits for {each.client.unconfirmed} confirmations"
-            for each in self.speakers.values()
+            for each in self.publishers.values()
             if each.client.unconfirmed
         ]
         late += [
             f"{each.name} has {each.received} of {each.expected}"
-            for each in self.listeners.values()
+            for each in self.subscribers.values()
             if not each.has_all
         ]
         return "; ".join(late)
@@ -281,8 +286,8 @@ class Trial:
 
     async def close(self) -> None:
         applications: list[TrialSubscriber | TrialPublisher] = [
-            *self.listeners.values(),
-            *self.speakers.values(),
+            *self.subscribers.values(),
+            *self.publishers.values(),
         ]
         for each in applications:
             await _end(each.task)

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import TracebackType
 
 from anabranch.client.blocking import BlockingClient, connect_blocking
-from anabranch.client.client import Client, connect
+from anabranch.client.client import Connecting, connect
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.config.network_file import NetworkFile
 from anabranch.config.secrets import Secret
@@ -78,16 +78,16 @@ class Embedded:
         """Failed broker → its reason."""
         return {name: node.failure for name, node in self._nodes.items() if node.failure}
 
-    async def connect(
+    def connect(
         self,
         *,
         name: str | None = None,
         state: str | Path | None = None,
         trace: str | Path | None = None,
         options: ClientOptions = DEFAULT_OPTIONS,
-    ) -> Client:
-        """A client of this network."""
-        return await connect(*self.addresses, name=name, state=state, trace=trace, options=options)
+    ) -> Connecting:
+        """Connect to this network; see `anabranch.connect`."""
+        return connect(*self.addresses, name=name, state=state, trace=trace, options=options)
 
     def connect_blocking(
         self,
@@ -97,7 +97,7 @@ class Embedded:
         trace: str | Path | None = None,
         options: ClientOptions = DEFAULT_OPTIONS,
     ) -> BlockingClient:
-        """A client of this network for code without an event loop."""
+        """Connect to this network from code without an event loop."""
         return connect_blocking(
             *self.addresses, name=name, state=state, trace=trace, options=options
         )

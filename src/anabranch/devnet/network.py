@@ -29,10 +29,11 @@ from pathlib import Path
 from types import TracebackType
 
 from anabranch.config.network_file import NetworkFile, dump, load, save
+from anabranch.config.network_location import RUNNING_FILE
 from anabranch.config.ports import with_free_ports
 from anabranch.config.secrets import create_secret
 from anabranch.devnet.child import Program
-from anabranch.devnet.directory import LOGS, NETWORK_FILE, SECRET_FILE, STATE, hold
+from anabranch.devnet.directory import LOGS, SECRET_FILE, STATE, hold
 from anabranch.devnet.observe import ask, is_serving
 from anabranch.devnet.supervisor import Change, State, Supervisor, SupervisorTimeouts
 from anabranch.model.errors import LocalError
@@ -52,7 +53,7 @@ class LocalNetwork:
     ) -> None:
         """`files`: broker → its own network file, for brokers that do not use the common one."""
         self.directory = directory.resolve()
-        self.path = self.directory / NETWORK_FILE
+        self.path = self.directory / RUNNING_FILE
         self._own_files = files or {}
         self._lock: int | None = hold(self.directory, file.name)
         try:
@@ -173,7 +174,7 @@ def settled(file: NetworkFile, directory: Path, *, makes_secret: bool = True) ->
     if makes_secret and file.tls is None and file.secret_file is None and len(file.brokers) > 1:
         file = replace(file, secret_file=_secret_in(directory))
     placed = file.with_state(directory / STATE)
-    known = directory / NETWORK_FILE
+    known = directory / RUNNING_FILE
     earlier = load(known).brokers if known.exists() else {}
     before = {
         (broker, port): earlier[broker].port(port)

@@ -98,7 +98,6 @@ class AnyOf:
         self._text = ""
 
     def matches(self, event: Event) -> bool:
-        """Whether the event matches one of the filters."""
         for _ in self._count(1):
             pass
         if any(filter.matches(event) for filter in self._likely):
@@ -157,7 +156,6 @@ class AnyOf:
 
     @property
     def is_indexed(self) -> bool:
-        """Whether there is an index now."""
         return self._index is not None
 
     def forget_index(self) -> None:

@@ -96,19 +96,15 @@ class PlainBoxes(Generic[H]):
         self._next = 0
 
     def hold(self, conjunction: Conjunction) -> H:
-        """Look at a conjunction."""
         return self._kept.get(conjunction) or self._make(conjunction, conjunction, False)
 
     def keep(self, held: H) -> None:
-        """Keep it."""
         self._kept[held.key] = held
 
     def release(self, held: H) -> None:
-        """Forget it."""
         del self._kept[held.key]
 
     def take(self, conjunction: Conjunction) -> tuple[H, H | None]:
-        """Hold it, keep it if it is new, and find a coverer."""
         held = self.hold(conjunction)
         if held.key in self._kept:
             return held, None
@@ -116,34 +112,27 @@ class PlainBoxes(Generic[H]):
         return held, self.coverer(held)
 
     def is_covered(self, conjunction: Conjunction) -> bool:
-        """Whether it is kept, or one of the seated covers it."""
         return conjunction in self._kept or self.coverer(self.hold(conjunction)) is not None
 
     def seat(self, held: H) -> None:
-        """Let it be found from now on."""
         held.number = self._next
         self._seated[self._next] = held
         self._next += 1
 
     def unseat(self, held: H) -> None:
-        """Let it be found no more."""
         del self._seated[held.number]
         held.number = -1
 
     def seated(self, number: int) -> H:
-        """The one that is seated there."""
         return self._seated[number]
 
     def coverer(self, held: H) -> H | None:
-        """One of the seated that covers it."""
         return next(iter(self.coverers(held)), None)
 
     def coverers(self, held: H) -> list[H]:
-        """All of the seated that cover it."""
         wanted = held.conjunction
         return [s for s in self._seated.values() if s is not held and covers(s.conjunction, wanted)]
 
     def covered(self, held: H) -> list[H]:
-        """All of the seated that it covers."""
         ours = held.conjunction
         return [s for s in self._seated.values() if s is not held and covers(ours, s.conjunction)]

@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from anabranch.matching.engine import Found, Integers, Words, joined
 from anabranch.matching.events import Bodies, Events, Plain, message_of, plain_event
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels import read_body as bound
-from anabranch.matching.kernels.answer import answer_bodies, answer_many, answer_one, name_owners
+from anabranch.matching.kernels import read_event as bound
 from anabranch.matching.kernels.reach import reach, reach_many
+from anabranch.matching.kernels.search import answer_bodies, answer_many, answer_one, name_owners
 from anabranch.matching.kernels.storage import hash_fill, make_cluster
 from anabranch.matching.kernels.update import insert, remove
 from anabranch.matching.memory import CAPACITY_OF, Memory
-from anabranch.matching.name_table import NameBook
 from anabranch.matching.schema import Spelling
-from anabranch.matching.text_patterns import TextPatternBook
+from anabranch.matching.text_tables import NameTable, PatternTable
 from anabranch.model.encoding import Envelope
 from anabranch.model.limits import Limits
 
@@ -37,9 +36,9 @@ class CompiledEngine:
         self.memory = memory or Memory()
         if memory is None:
             make_cluster(self.memory.context, -1, 0, 0)
-        self._book = TextPatternBook(self.memory)
+        self._book = PatternTable(self.memory)
         self._words = np.zeros(256, np.int64)
-        self._names = NameBook(self.memory)
+        self._names = NameTable(self.memory)
         self._ids: Words | None = None
         self._message_view = self.memory.arrays[at.MESSAGE].data
         self._named = self.memory.arrays[at.NAMED]
@@ -51,7 +50,6 @@ class CompiledEngine:
     # -- axes and codes -----------------------------------------------------------------------
 
     def open_axis(self, axis: int, attribute: int, space: int) -> None:
-        """Make room for a new axis."""
         memory = self.memory
         needed = max(axis, attribute) + 1
         if needed > memory.context[at.AXIS_CAPACITY]:
@@ -68,15 +66,12 @@ class CompiledEngine:
         memory.context[at.AXIS_COUNT] = max(int(memory.context[at.AXIS_COUNT]), axis + 1)
 
     def close_axis(self, attribute: int, space: int) -> None:
-        """Forget an axis that nothing refers to."""
         self.memory.arrays[at.ATTRIBUTE_AXES][attribute * at.SPACES + space] = -1
 
     def axis_is_used(self, axis: int) -> bool:
-        """Whether some entry has a predicate on the axis."""
         return bool(self.memory.arrays[at.AXES][axis * at.AXIS_WORDS + at.A_REFS] > 0)
 
     def freed_codes(self) -> list[int]:
-        """Codes that lost their last reference since the last call."""
         context = self.memory.context
         count = int(context[at.FREED_COUNT])
         if count == 0:
@@ -87,36 +82,29 @@ class CompiledEngine:
         return codes
 
     def drop_codes(self, codes: list[int]) -> None:
-        """Forget codes that nothing refers to."""
         for code in codes:
             self._book.forget(code)
 
     def learn_pattern(self, code: int, attribute: int, kind: int, literal: bytes) -> None:
-        """A new pattern."""
         self.reserve_codes(code + 1)
         self._book.learn(code, attribute, kind, literal)
 
     def learn_name(self, attribute: int, name: str) -> None:
-        """A new attribute has this name."""
         self._names.learn(attribute, name)
 
     def rewrite_names(self, names: Sequence[str | None]) -> None:
-        """These are the names of attributes now, and no others."""
         self._names.rewrite(names)
 
     def learn_code(self, code: int, attribute: int, text: str) -> None:
-        """A new code stands for this text of an attribute."""
         self.learn_pattern(code, attribute, at.EQUALS, text.encode())
 
     def reserve_codes(self, count: int) -> None:
-        """Reserve room for a number of codes."""
         if count > self.memory.context[at.CODE_CAPACITY]:
             self.memory.grow(at.CODE_CAPACITY, count)
 
     # -- entries ------------------------------------------------------------------------------
 
     def insert(self, spelling: Spelling, flags: int, owner: int, group: int) -> int:
-        """Add a conjunction; returns its entry."""
         count = 1 + len(spelling.words)
         if count > len(self._words):
             self._words = np.zeros(2 * count, np.int64)
@@ -125,7 +113,6 @@ class CompiledEngine:
         return self.insert_words(self._words, flags, owner, group)
 
     def insert_words(self, words: Words, flags: int, owner: int, group: int) -> int:
-        """Add a conjunction that is packed already."""
         while True:
             entry: int = insert(self.memory.context, words, flags, owner, group)
             if entry >= 0:
@@ -146,11 +133,9 @@ class CompiledEngine:
         self.memory.grow(capacity, needed)
 
     def remove(self, entry: int) -> None:
-        """Take an entry out."""
         remove(self.memory.context, entry)
 
     def chain(self, entry: int) -> list[int]:
-        """All entries of the subscription whose first entry this is."""
         following = self.memory.arrays[at.ENTRY_NEXT]
         entries = [entry]
         while (entry := int(following[entry])) >= 0:
@@ -158,11 +143,9 @@ class CompiledEngine:
         return entries
 
     def owner_of(self, entry: int) -> int:
-        """The first entry of an entry's subscription."""
         return int(self.memory.arrays[at.ENTRY_OWNER][entry])
 
     def group_of(self, entry: int) -> int:
-        """The number of the destination of an entry's subscription."""
         return int(self.memory.arrays[at.GROUPS][entry])
 
     # -- searching ----------------------------------------------------------------------------
@@ -178,7 +161,6 @@ class CompiledEngine:
             self.memory.grow(at.DOUBT_CAPACITY, doubtful + doubtful // 4 + 4_096)
 
     def name_by(self, ids: Words | None) -> None:
-        """The ids of owners stand here from now on; None: they are no integers."""
         self._ids = ids
         self.memory.context[at.IDS] = 0 if ids is None else ids.ctypes.data
 
@@ -230,7 +212,6 @@ class CompiledEngine:
         return answer
 
     def search_one(self, event: Plain | Envelope) -> tuple[int, int]:
-        """How many (owners, doubtful entries) one event has; they are valid until the next call."""
         answer = -1
         if type(event) is dict:
             # The common case, without a step that could be saved.
@@ -244,22 +225,18 @@ class CompiledEngine:
         return answer & 0xFFFFFFFF, answer >> 32
 
     def owners(self, count: int) -> Integers:
-        """So many owners that the last `search_one` found."""
         return self.memory.integers(at.OUTPUT)[:count]
 
     def doubts(self, count: int) -> Integers:
-        """So many doubtful entries that the last `search_one` found."""
         return self.memory.integers(at.DOUBTS)[:count]
 
     def ids(self, count: int) -> list[int] | None:
-        """The ids of the owners that the last `search_one` found, if available."""
         if self._ids is None or count > at.NAMED_MAX:
             return None
         ids: list[int] = self._named[:count].tolist()
         return ids
 
     def search(self, events: Events) -> Found:
-        """Everything that matches, event by event."""
         self.reserve_output()
         count = len(events)
         ends = np.zeros(count + 1, np.int64)
@@ -292,13 +269,11 @@ class CompiledEngine:
         return Found(joined(owners), offsets, joined(doubts), doubt_offsets)
 
     def named(self, owners: Integers, names: Words) -> Words:
-        """`names[owners]`."""
         named = np.empty(len(owners), np.int64)
         name_owners(names, owners, named)
         return named
 
     def reach(self, event: Plain | Envelope, hits: NDArray[np.bool_], open_bits: Words) -> Integers:
-        """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         self.reserve_output()
         state = np.array([len(hits) - np.count_nonzero(hits), 0], np.int64)
 
@@ -314,8 +289,6 @@ class CompiledEngine:
     # -- encoded events -----------------------------------------------------------------------
 
     def search_bodies(self, bodies: Bodies) -> tuple[Integers, list[int]]:
-        """The owners that encoded events have, and where those of each end; -1: ask about it
-        alone."""
         self.reserve_output()
         count = len(bodies.stops)
         ends = np.zeros(count + 1, np.int64)
@@ -361,8 +334,6 @@ class CompiledEngine:
         return verdicts
 
     def reach_many(self, bodies: Bodies, asked: int) -> list[int]:
-        """Which of the destinations asked for, as bits below 63, each event reaches; -1: ask about
-        it alone."""
         self.reserve_output()
         answers = np.empty(len(bodies.stops), np.int64)
         bounds = self._bounds_of(bodies.limits)

@@ -97,15 +97,12 @@ class CoveringTable:
         return id in self._by_id
 
     def roots(self) -> Iterator[Hashable]:
-        """The ids of all roots."""
         return (node.name for node in self._roots)
 
     def root_count(self) -> int:
-        """How many roots there are."""
         return len(self._roots)
 
     def is_root(self, id: Hashable) -> bool:
-        """Whether this conjunction is one of the roots."""
         node = self._node(id)
         return node.witness < 0 and node.name == id
 
@@ -114,7 +111,6 @@ class CoveringTable:
         return self._boxes.is_covered(conjunction)
 
     def add(self, id: Hashable, conjunction: Conjunction) -> RootChange:
-        """Add a conjunction."""
         if id in self._by_id:
             raise DuplicateIdError(f"conjunction {id!r} is in the table already")
         node, coverer = self._boxes.take(conjunction)
@@ -130,7 +126,6 @@ class CoveringTable:
         return RootChange((id,), tuple([other.name for other in demoted]))
 
     def remove(self, id: Hashable) -> RootChange:
-        """Remove a conjunction."""
         node = self._node(id)
         was_named = node.name == id
         del self._by_id[id]
@@ -185,14 +180,12 @@ class CoveringTable:
         return tuple([other.name for other in promoted])
 
     def _leave(self, node: _Node) -> None:
-        """Take a node off its witness."""
         dependents = self._boxes.seated(node.witness).dependents
         assert dependents is not None
         del dependents[node]
 
 
 def _follow(node: _Node, witness: _Node) -> None:
-    """Hang a node on a root."""
     node.witness = witness.number
     if witness.dependents is None:
         witness.dependents = {}
@@ -227,14 +220,12 @@ class Residues:
         self._few: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def grow(self, entries: int) -> None:
-        """Reserve room for a number of entries."""
         if entries > len(self._has):
             more = np.zeros(max(entries, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate((self._has, more))
             self._few = np.concatenate((self._few, more))
 
     def seat(self, entry: int, conjunction: Conjunction) -> None:
-        """An entry has this conjunction."""
         self._few[entry] = bool(few_attributes(conjunction))
         if not conjunction.residue:
             return
@@ -257,7 +248,6 @@ class Residues:
                 del self._entries[part]
 
     def may_cover(self, conjunction: Conjunction, entries: Integers) -> Integers:
-        """Those of the entries that may cover a conjunction."""
         if not self._reads:
             return entries
         has = self._has[entries]
@@ -273,7 +263,6 @@ class Residues:
         return entries[found]
 
     def may_be_covered(self, conjunction: Conjunction, entries: Integers) -> Integers:
-        """Those of the entries that a conjunction may cover."""
         if not conjunction.residue:
             return entries
         having = [self._entries.get(part, _NONE) for part in conjunction.residue]
@@ -281,7 +270,6 @@ class Residues:
 
 
 def _are_in(entries: Integers, some: dict[int, None]) -> NDArray[np.bool_]:
-    """Which of the entries are some of these."""
     if not some:
         return np.zeros(len(entries), np.bool_)
     return np.isin(entries, np.fromiter(some, np.int64, len(some)))

@@ -45,7 +45,6 @@ class DagNode(Held, eq=False):
 
     @property
     def is_root(self) -> bool:
-        """Whether nothing covers it."""
         return not self.above
 
 
@@ -71,26 +70,21 @@ class ConjunctionDag:
         return id in self._by_id
 
     def nodes(self) -> Iterator[DagNode]:
-        """All nodes, in the order of their coming."""
         return iter(self._nodes)
 
     def roots(self) -> Iterator[DagNode]:
-        """The nodes that nothing covers."""
         return (node for node in self._nodes if node.is_root)
 
     def node(self, id: Hashable) -> DagNode:
-        """The node of an id."""
         node = self._by_id.get(id)
         if node is None:
             raise UnknownIdError(f"conjunction {id!r} is not in the DAG")
         return node
 
     def coverers(self, id: Hashable) -> list[DagNode]:
-        """The direct coverers of an id's conjunction."""
         return list(self.node(id).above)
 
     def covered(self, id: Hashable) -> list[DagNode]:
-        """What an id's conjunction covers directly."""
         return list(self.node(id).below)
 
     def add(self, id: Hashable, conjunction: Conjunction) -> DagNode:

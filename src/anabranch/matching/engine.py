@@ -125,7 +125,6 @@ class Engine(Protocol):
 
 
 def numba_is_here() -> bool:
-    """Whether the compiled engine can be had."""
     return importlib.util.find_spec("numba") is not None
 
 
@@ -160,7 +159,6 @@ def engine_over(memory: Memory) -> Engine:
 
 
 def joined(parts: Sequence[Integers]) -> Integers:
-    """One array of several."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.zeros(0, np.int32)

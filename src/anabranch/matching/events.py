@@ -62,7 +62,6 @@ class Events:
 
 
 def message_of(attributes: Plain) -> bytes:
-    """One event as a message."""
     try:
         if _TYPES.issuperset(map(type, attributes.values())):
             return _encode(attributes)
@@ -72,7 +71,6 @@ def message_of(attributes: Plain) -> bytes:
 
 
 def message_of_many(events: list[Plain]) -> bytes:
-    """Several events as one message."""
     try:
         if _TYPES.issuperset(map(type, chain.from_iterable(map(dict.values, events)))):
             return _encode(events)
@@ -110,7 +108,6 @@ def _is_text(text: str) -> bool:
 
 
 def attributes_of(event: Asked) -> Attributes:
-    """The mapping of an event, or the mapping itself."""
     if isinstance(event, Event):
         return event.attributes
     if isinstance(event, Mapping):
@@ -128,7 +125,6 @@ def own_attributes(event: Asked) -> Plain:
 
 
 def encoded(events: Sequence[Asked] | Events) -> Events:
-    """The events as a search takes them."""
     if isinstance(events, Events):
         return events
     return Events([event if type(event) is dict else own_attributes(event) for event in events])
@@ -146,7 +142,6 @@ class Bodies(NamedTuple):
 
 
 def bodies_of(events: Sequence[bytes], limits: Limits) -> Bodies:
-    """These events, as an engine takes them."""
     sizes = np.fromiter(map(len, events), np.int64, len(events))
     # An array needs a byte, even if no event has one.
     return Bodies(np.frombuffer(b"".join(events) or b"\0", np.uint8), sizes.cumsum(), limits)

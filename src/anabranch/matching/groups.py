@@ -48,7 +48,6 @@ class Groups:
         return number
 
     def leave(self, number: int) -> None:
-        """One subscription less."""
         if number == NOWHERE:
             return
         self._members[number] -= 1
@@ -63,7 +62,6 @@ class Groups:
         self._named.clear()
 
     def members(self) -> list[tuple[Hashable, int, int]]:
-        """(destination, number, subscriptions) of each destination in use."""
         return [(name, n, self._members[n]) for name, n in self._numbers.items()]
 
     def restore(self, destination: Hashable, number: int, members: int) -> None:
@@ -99,7 +97,6 @@ class Groups:
         return sum(1 << number for number in self._numbers.values())
 
     def named(self, bits: int) -> frozenset[Hashable]:
-        """The destinations that these bits stand for."""
         names = self._named.get(bits)
         if names is None:
             if len(self._named) >= _NAMED_MAX:

@@ -1,4 +1,4 @@
-"""The ids of subscriptions, by entry.
+"""The ids of subscriptions, by entry; and the answer to a batch, which consists of ids.
 
 While all ids are 64-bit integers, they are stored as such: numpy then builds a result without a
 Python object per match. The first id of another type converts the array to objects.
@@ -9,15 +9,63 @@ are memory-mapped, and a text is created on demand. They have the layout of a te
 so that a pipeline can return ids without creating any.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anabranch.matching.matches import Ids
 from anabranch.model.event import INT_MAX, INT_MIN
+
+Ids = NDArray[np.int64] | NDArray[np.object_]
+
+
+class Matches(Sequence[list[Hashable]]):
+    """A sequence with one list of ids per event, made when it is looked at.
+
+    `ids` holds all of them in one array (of integers, if all ids of the index are), event after
+    event; those of event i lie between `offsets[i]` and `offsets[i + 1]`. Changing the index later
+    does not change an answer.
+    """
+
+    __slots__ = ("ids", "offsets")
+
+    def __init__(self, ids: Ids, offsets: NDArray[np.int64]) -> None:
+        self.ids = ids
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> list[Hashable]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Hashable]]: ...
+    def __getitem__(self, index: int | slice) -> list[Hashable] | list[list[Hashable]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"event {index} of {len(self)}")
+        index %= len(self)
+        ids: list[Hashable] = self.ids[self.offsets[index] : self.offsets[index + 1]].tolist()
+        return ids
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence) and not isinstance(other, str | bytes):
+            return len(self) == len(other) and all(
+                mine == theirs for mine, theirs in zip(self, other, strict=True)
+            )
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<Matches of {len(self)} events, {len(self.ids)} ids>"
+
+
+# -- identities ------------------------------------------------------------------------------------
+
 
 Take = Callable[[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]
 
@@ -99,21 +147,17 @@ class TextTable:
         return len(self.stops) - 1
 
     def raw(self, number: int) -> bytes:
-        """The bytes of a text."""
         return self.letters[self.stops[number] : self.stops[number + 1]].tobytes()
 
     def text(self, number: int) -> str:
-        """A text."""
         return self.raw(number).decode("utf-8", _ERRORS)
 
 
 def table_of(texts: Iterable[str]) -> TextTable:
-    """These texts."""
     return table_of_raw(text.encode("utf-8", _ERRORS) for text in texts)
 
 
 def table_of_raw(pieces: Iterable[bytes]) -> TextTable:
-    """These stretches of bytes."""
     kept = list(pieces)
     stops = np.zeros(len(kept) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, kept), np.int64, len(kept)), out=stops[1:])
@@ -143,11 +187,9 @@ class StoredIds(NamedTuple):
 
     @property
     def are_integers(self) -> bool:
-        """Whether every id is an integer."""
         return len(self.kinds) == 0
 
     def of_number(self, number: int) -> str | int:
-        """The id of a subscription."""
         if self.are_integers or self.kinds[number] == 0:
             return int(self.names[number])
         return self.texts.text(number)
@@ -183,7 +225,6 @@ class StoredIdentities(Identities):
 
     @property
     def entries(self) -> dict[Hashable, int]:
-        """Id → first entry."""
         if self._known is None:
             firsts = self.stored.firsts.tolist()
             self._known = {self.stored.of_number(n): firsts[n] for n in range(len(firsts))}
@@ -193,7 +234,6 @@ class StoredIdentities(Identities):
         return len(self.stored.firsts)
 
     def of(self, entries: NDArray[np.int32], take: Take) -> Ids:
-        """The ids of these first entries."""
         if self.stored.are_integers:
             return super().of(entries, take)
         numbers = take(entries, self.stored.by_entry).tolist()

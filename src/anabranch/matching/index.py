@@ -53,9 +53,14 @@ from anabranch.matching.events import (
     own_attributes,
 )
 from anabranch.matching.groups import Groups
-from anabranch.matching.identities import Identities, StoredIdentities, stored_ids, table_of_raw
+from anabranch.matching.identities import (
+    Identities,
+    Matches,
+    StoredIdentities,
+    stored_ids,
+    table_of_raw,
+)
 from anabranch.matching.kernels.layout import DOUBT, ENTRY_OWNER, MANY
-from anabranch.matching.matches import Matches
 from anabranch.matching.residual_checks import Check, Doubts, left_of
 from anabranch.matching.schema import Schema, Spelling
 from anabranch.matching.snapshot import Snapshot, SnapshotError, check_id
@@ -71,7 +76,7 @@ from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conjunction import Conjunction
-from anabranch.model.normal.quick_normal_form import Demands, read_plain
+from anabranch.model.normal.plain_normal_form import Demands, read_plain
 
 #: What is asked about without further ado.
 _AS_IT_IS = (dict, Envelope)
@@ -160,7 +165,6 @@ class MatchIndex:
             self.add(identity, filter)
 
     def remove(self, id: Hashable) -> None:
-        """Remove a subscription."""
         with self._lock:
             self._move()
             self._check_writable()
@@ -199,7 +203,6 @@ class MatchIndex:
         return self._filter_of(filter)
 
     def _filter_of(self, filter: Filter | str) -> Filter:
-        """A filter whose normal form is known."""
         if isinstance(filter, str):
             filter = Filter.parse(filter, self._limits)
         if not isinstance(filter, Filter):
@@ -438,7 +441,6 @@ class MatchIndex:
 
     @property
     def engine(self) -> str:
-        """Which engine is at work: `numba` or `numpy`."""
         return self._engine.name
 
     @property

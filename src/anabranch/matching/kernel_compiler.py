@@ -2,7 +2,7 @@
 
 Compiling takes a minute or two. In a thread it would slow down the event loop all that time, and
 the process could not exit before it finished, because an interrupted compiler crashes. Therefore a
-child process compiles into the cache on disk (`kernels.cache`), and this process loads the result
+child process compiles into the cache on disk (`kernels.machine`), and this process loads the result
 in about a second.
 
 Rules
@@ -60,7 +60,6 @@ class KernelCompiler:
             _one_at_a_time.release()
 
     def close(self) -> None:
-        """Compile no longer."""
         self._closed.set()
         with self._lock:
             if self._child is not None:
@@ -94,7 +93,6 @@ class KernelCompiler:
 
 
 def is_compiled() -> bool:
-    """Whether the cache has all kernels that a broker needs."""
     return _mark().exists()
 
 
@@ -118,7 +116,7 @@ def _mark() -> Path:
 
 
 def _cache() -> Path:
-    from anabranch.matching.kernels.cache import cache_directory  # noqa: PLC0415 - needs numba
+    from anabranch.matching.kernels.machine import cache_directory  # noqa: PLC0415 - needs numba
 
     return cache_directory()
 

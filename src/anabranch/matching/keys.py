@@ -27,7 +27,6 @@ def is_float(number: Number) -> bool:
 
 
 def key_of_float(number: float) -> int:
-    """The key of a float."""
     bits: int = _INTEGER.unpack(_FLOAT.pack(number + 0.0))[0]
     return bits if bits >= 0 else bits ^ _FLIP
 
@@ -50,7 +49,6 @@ def _float_of_key(key: int) -> float:
 
 
 def key_of_text(text: str) -> int:
-    """The key of a text."""
     return key_of_bytes(text.encode())
 
 

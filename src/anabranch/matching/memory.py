@@ -257,7 +257,6 @@ class Memory:
         self.context[at.NAME_HASH_MASK] = units - 1
 
     def integers(self, number: int) -> NDArray[np.int32]:
-        """The int32 array of this number."""
         return cast("NDArray[np.int32]", self.arrays[number])
 
     def used(self) -> dict[int, Array]:

@@ -49,12 +49,10 @@ class Predicate:
         return None
 
     def codes(self) -> tuple[int, ...]:
-        """The codes the test names."""
         return self.words if self.test in (at.CODES, at.NOT_CODES) else ()
 
 
 def predicates_of(spelling: Spelling) -> list[Predicate]:
-    """The predicates of a spelled conjunction."""
     predicates = []
     position = 0
     for _ in range(spelling.count):
@@ -96,24 +94,19 @@ class Placed:
         self._coded: dict[int, tuple[int, str]] = {}
 
     def learn_name(self, attribute: int, name: str) -> None:
-        """A new attribute has this name."""
         self._attributes[name] = attribute
 
     def rewrite_names(self, names: Sequence[str | None]) -> None:
-        """These are the names of attributes now, and no others."""
         self._attributes = {name: i for i, name in enumerate(names) if name is not None}
 
     def learn_code(self, code: int, attribute: int, text: str) -> None:
-        """A new code stands for this text of an attribute."""
         self._codes[attribute, text] = code
         self._coded[code] = (attribute, text)
 
     def drop_code(self, code: int) -> None:
-        """Release a code."""
         del self._codes[self._coded.pop(code)]
 
     def open_axis(self, axis: int, attribute: int, space: int) -> None:
-        """A new axis."""
         self._axes[attribute, space] = axis
         if axis >= len(self.low):
             more = axis + 16 - len(self.low)
@@ -121,7 +114,6 @@ class Placed:
             self.high = np.concatenate((self.high, np.full(more, _HIGHEST)))
 
     def close_axis(self, attribute: int, space: int) -> None:
-        """An axis is gone."""
         del self._axes[attribute, space]
 
     def place(self, event: Plain) -> None:
@@ -156,7 +148,6 @@ class Placed:
             self._touched.append(axis)
 
     def points(self) -> Iterator[tuple[int, int, int]]:
-        """The points the event lies on."""
         for axis in self._touched:
             yield axis, int(self.low[axis]), self.rests[axis]
 

@@ -110,7 +110,6 @@ class Doubts:
         return known
 
     def drop(self, entry: int) -> None:
-        """Forget an entry; one without a check is fine."""
         if entry in self._checks:
             del self._checks[entry]
             del self._left[entry]
@@ -122,7 +121,6 @@ class Doubts:
     # -- for a snapshot -------------------------------------------------------------------------
 
     def written(self) -> Iterator[tuple[int, bytes]]:
-        """Each entry with what is left of it, as bytes; ascending."""
         if self._stored is not None:
             entries, table = self._stored
             yield from ((int(entry), table.raw(n)) for n, entry in enumerate(entries))
@@ -131,7 +129,6 @@ class Doubts:
             yield entry, msgspec.msgpack.encode((texts, left.undecided))
 
     def restore(self, entries: NDArray[np.int32], table: TextTable) -> None:
-        """Take over what was written."""
         self._stored = entries, table
 
     def _stored_check(self, entry: int) -> Check:
@@ -151,5 +148,4 @@ def left_of(spelling: Spelling) -> Left | None:
 
 
 def check_of(left: Left) -> Check:
-    """The check of what is left."""
     return Check(map(compile_condition, left.residue), left)

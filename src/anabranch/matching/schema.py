@@ -26,7 +26,7 @@ from anabranch.model.event import FLOAT_EXACT_MAX, INFINITY
 from anabranch.model.language.expression import Expression
 from anabranch.model.normal.conjunction import Conjunction
 from anabranch.model.normal.number_ranges import ALL_NUMBERS
-from anabranch.model.normal.quick_normal_form import Demands, conjunction_of
+from anabranch.model.normal.plain_normal_form import Demands, conjunction_of
 from anabranch.model.normal.text_ranges import ALL_TEXTS
 from anabranch.model.normal.value_set import ValueSet
 
@@ -62,7 +62,6 @@ class Spelling:
         self.words += words
 
     def put_line(self, form: str, *words: int | float) -> None:
-        """Append a single range or code."""
         self.count += 1
         self.is_line = self.is_line and self.count <= at.LINE_RANGES
         self.form += form
@@ -132,7 +131,6 @@ class Schema:
     # -- attributes, axes, codes --------------------------------------------------------------
 
     def axis(self, name: str, space: int) -> int:
-        """The axis of an attribute in a space, new if need be."""
         attribute = self.attributes.get(name)
         if attribute is None:
             attribute = self._new_attribute(name)
@@ -170,7 +168,6 @@ class Schema:
         return attribute
 
     def code(self, name: str, text: str) -> int:
-        """The code of a text of an attribute that has a code axis, new if need be."""
         attribute = self.attributes[name]
         codes = self.codes.setdefault(attribute, {})
         code = codes.get(text)
@@ -181,7 +178,6 @@ class Schema:
         return code
 
     def _pattern_code(self, pattern: TextPattern) -> int:
-        """The code of a pattern, new if need be."""
         attribute = self.attributes[pattern.name]
         codes = self.patterns.setdefault(attribute, {})
         key = (pattern.kind, pattern.literal)
@@ -202,7 +198,6 @@ class Schema:
         return code
 
     def free_code(self, code: int) -> None:
-        """Release a code that no entry uses any longer."""
         known = self.texts[code]
         assert known is not None
         attribute, text = known
@@ -241,7 +236,6 @@ class Schema:
     # -- conjunctions -------------------------------------------------------------------------
 
     def spell(self, conjunction: Conjunction) -> Spelling:
-        """The tests of a conjunction's constraints."""
         spelling = Spelling([], "", 0)
         words = spelling.words
         heads = self._number_heads
@@ -330,7 +324,6 @@ class Schema:
         spelling.patterned += (pattern.name,)
 
     def _spell_constraint(self, spelling: Spelling, name: str, values: ValueSet) -> None:
-        """Any constraint, by the kind or kinds of value it admits."""
         if values.truths or values.nan or values.absent or (values.numbers and values.texts):
             self._spell_kinds(spelling, name, values)
         elif values.numbers:

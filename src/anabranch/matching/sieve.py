@@ -46,5 +46,4 @@ class Sieve:
 
     @property
     def nbytes(self) -> int:
-        """Bytes it holds."""
         return self._index.nbytes

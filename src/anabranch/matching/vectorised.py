@@ -73,40 +73,32 @@ class VectorisedEngine:
     # -- axes and codes -----------------------------------------------------------------------
 
     def open_axis(self, axis: int, attribute: int, space: int) -> None:
-        """A new axis."""
         self._placed.open_axis(axis, attribute, space)
         self._axis_refs[axis] = 0
 
     def close_axis(self, attribute: int, space: int) -> None:
-        """An axis that nothing refers to is gone."""
         self._placed.close_axis(attribute, space)
 
     def axis_is_used(self, axis: int) -> bool:
-        """Whether some entry has a predicate on the axis."""
         return self._axis_refs.get(axis, 0) > 0
 
     def reserve_codes(self, count: int) -> None:
         """Codes need no room here."""
 
     def learn_name(self, attribute: int, name: str) -> None:
-        """A new attribute has this name."""
         self._placed.learn_name(attribute, name)
 
     def rewrite_names(self, names: Sequence[str | None]) -> None:
-        """These are the names of attributes now, and no others."""
         self._placed.rewrite_names(names)
 
     def learn_code(self, code: int, attribute: int, text: str) -> None:
-        """A new code stands for this text of an attribute."""
         self._placed.learn_code(code, attribute, text)
 
     def drop_codes(self, codes: list[int]) -> None:
-        """Forget codes that nothing refers to."""
         for code in codes:
             self._placed.drop_code(code)
 
     def freed_codes(self) -> list[int]:
-        """Codes that lost their last reference since the last call."""
         freed, self._freed = self._freed, []
         self.drop_codes(freed)
         return freed
@@ -114,7 +106,6 @@ class VectorisedEngine:
     # -- entries ------------------------------------------------------------------------------
 
     def insert(self, spelling: Spelling, flags: int, owner: int, group: int) -> int:
-        """Add a conjunction; returns its entry."""
         number = self._free.pop() if self._free else len(self._entries)
         if number == len(self._entries):
             self._entries.append(None)
@@ -140,7 +131,6 @@ class VectorisedEngine:
             self._code_refs[code] = self._code_refs.get(code, 0) + 1
 
     def _choose_point(self, predicates: list[Predicate]) -> Point | None:
-        """The rarest point among the predicates."""
         points = [point for p in predicates if (point := p.point()) is not None]
         return min(points, key=lambda point: len(self._lists.get(point, ())), default=None)
 
@@ -162,7 +152,6 @@ class VectorisedEngine:
         self._counts[number] = entry.count
 
     def remove(self, entry: int) -> None:
-        """Take an entry out."""
         gone = self._entries[entry]
         assert gone is not None
         members = self._lists[gone.point]
@@ -208,15 +197,12 @@ class VectorisedEngine:
             self._axis, self._low, self._high = (np.zeros(1_024, np.int64) for _ in range(3))
 
     def chain(self, entry: int) -> list[int]:
-        """All entries of the subscription whose first entry this is."""
         return list(self._entry(entry).members)
 
     def owner_of(self, entry: int) -> int:
-        """The first entry of an entry's subscription."""
         return self._entry(entry).owner
 
     def group_of(self, entry: int) -> int:
-        """The number of the destination of an entry's subscription."""
         return self._entry(entry).group
 
     def _entry(self, number: int) -> _Entry:
@@ -227,7 +213,6 @@ class VectorisedEngine:
     # -- searching ----------------------------------------------------------------------------
 
     def _matching(self, event: Plain | Envelope) -> Iterator[int]:
-        """Entries whose spelled predicates hold for an event."""
         placed = self._placed
         placed.place(event.attributes() if isinstance(event, Envelope) else plain_event(event))
         lists = [None, *placed.points()]
@@ -255,7 +240,6 @@ class VectorisedEngine:
         """Ids are looked up later."""
 
     def search_one(self, event: Plain | Envelope) -> tuple[int, int]:
-        """How many (owners, doubtful entries) one event has; they are valid until the next call."""
         owners: dict[int, None] = {}
         doubts: list[int] = []
         for number in self._matching(event):
@@ -268,11 +252,9 @@ class VectorisedEngine:
         return len(owners), len(doubts)
 
     def owners(self, count: int) -> Integers:
-        """So many owners that the last `search_one` found."""
         return self._found[0][:count]
 
     def doubts(self, count: int) -> Integers:
-        """So many doubtful entries that the last `search_one` found."""
         return self._found[1][:count]
 
     def ids(self, count: int) -> list[int] | None:  # noqa: ARG002 - the contract has it
@@ -280,7 +262,6 @@ class VectorisedEngine:
         return None
 
     def search(self, events: Events) -> Found:
-        """Everything that matches, event by event."""
         owners: list[Integers] = []
         doubts: list[Integers] = []
         for event in events.attributes:
@@ -290,7 +271,6 @@ class VectorisedEngine:
         return Found(joined(owners), _offsets(owners), joined(doubts), _offsets(doubts))
 
     def named(self, owners: Integers, names: Words) -> Words:
-        """`names[owners]`."""
         return names[owners]
 
     def reach(
@@ -299,7 +279,6 @@ class VectorisedEngine:
         hits: NDArray[np.bool_],
         open_bits: Words,  # noqa: ARG002 - the contract has it, for engines that stop early
     ) -> Integers:
-        """Mark the destinations an event reaches in `hits`; returns the doubtful entries."""
         doubts: list[int] = []
         for number in self._matching(event):
             entry = self._entry(number)

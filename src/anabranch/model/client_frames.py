@@ -40,6 +40,8 @@ REPLACED = "replaced"
 #: PublishRefused: the broker leaves the network; another one will accept the event. Refused: the
 #: same for a stage or a commit.
 DEPARTING = "departing"
+#: PublishRefused: only this event is at fault; later ones may be published in another incarnation.
+INVALID_EVENT = "invalid-event"
 #: Refused, for a stage, a commit or a pattern request: temporarily; the same request may succeed
 #: later.
 BUSY = "busy"

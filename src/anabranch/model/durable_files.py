@@ -41,7 +41,6 @@ def sync_names(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably."""
     temporary = path.with_name(path.name + ".new")
     with temporary.open("wb") as file:
         file.write(data)

@@ -159,7 +159,6 @@ class Envelope(msgspec.Struct, frozen=True):
 
     @property
     def control(self) -> Control:
-        """How the network treats the event."""
         return self.header.control
 
     def attributes(self) -> dict[str, Value]:
@@ -167,7 +166,6 @@ class Envelope(msgspec.Struct, frozen=True):
         return _decode_attributes(self.raw_attributes, self.limits)
 
     def event(self) -> Event:
-        """Decode the whole event."""
         return Event.of_checked_parts(self.header, self.attributes(), bytes(self.payload))
 
 
@@ -179,7 +177,6 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Event:
-    """Decode and check a whole event."""
     return decode_envelope(data, limits).event()
 
 
@@ -325,7 +322,6 @@ ROW_HEAD_BYTES = _head.size
 
 
 def encode_row(tick: int, time_ns: int, body: bytes) -> bytes:
-    """Encode one row."""
     return _head.pack(tick, time_ns, len(body)) + body
 
 

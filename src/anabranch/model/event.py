@@ -80,6 +80,7 @@ Prior art: Pallickara, A Grid Event Service (2001), §3.1, §4.6; priorities fro
 import math
 from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, Self, TypeVar, final, get_args
 
@@ -247,6 +248,12 @@ _TEXT_FRAMING_BYTES_MAX = 5
 _TICK_BYTES_MAX = 10
 #: A placeholder for the publisher of an unpublished event, for checking texts.
 _UNPUBLISHED = "-"
+
+
+def utc_text(time_ns: int) -> str:
+    """Return nanoseconds since 1970 in UTC as a readable date."""
+    assert 0 <= time_ns <= INT_MAX, time_ns
+    return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 class EventId(

@@ -137,27 +137,22 @@ _SHARES = 8
 
 
 def clients_bytes_max(limits: Limits) -> int:
-    """The share of connections and sessions of clients."""
     return limits.memory_bytes_max // _SHARES
 
 
 def tls_bytes_max(limits: Limits) -> int:
-    """The share of the TLS state of all clients."""
     return limits.memory_bytes_max * 2 // _SHARES
 
 
 def reads_bytes_max(limits: Limits) -> int:
-    """The share of reads of the log."""
     return limits.memory_bytes_max // _SHARES
 
 
 def staging_bytes_max(limits: Limits) -> int:
-    """The share of staged events."""
     return limits.memory_bytes_max * 2 // _SHARES
 
 
 def detectors_bytes_max(limits: Limits) -> int:
-    """The share of join points."""
     return limits.memory_bytes_max * 2 // _SHARES
 
 

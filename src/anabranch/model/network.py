@@ -185,7 +185,6 @@ class Network:
     # -- paths -----------------------------------------------------------------------------------
 
     def neighbours(self, site: str) -> tuple[str, ...]:
-        """Return the adjacent sites."""
         return self._neighbours[site]
 
     def next_site(self, site: str, target: str) -> str:
@@ -193,7 +192,6 @@ class Network:
         return self._from(site).towards[target]
 
     def distance(self, site: str, target: str) -> int:
-        """Return the number of hops between two sites."""
         return self._from(site).hops[target]
 
     def edges_behind(self, site: str, neighbour: str) -> tuple[str, ...]:

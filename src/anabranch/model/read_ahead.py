@@ -51,7 +51,6 @@ class ReadAhead(Generic[Key, Made]):
         return (self._kind, key) in _made
 
     def find(self, key: Key) -> Made | None:
-        """Return the result; None if there is none, or it was evicted."""
         found = _made.get((self._kind, key)) if _made else None
         return None if found is None else cast("Made", found[1])
 
@@ -73,7 +72,6 @@ def _forget(key: tuple[str, Hashable]) -> None:
 
 
 def forget_all() -> None:
-    """Clear the cache."""
     with _lock:
         _made.clear()
         ReadAhead._bytes = 0
@@ -103,7 +101,6 @@ class Reading(Generic[Key, Made]):
 
     @property
     def is_made(self) -> bool:
-        """Whether the result is in the cache now."""
         return self._key in self._store
 
     def read(self) -> None:
@@ -111,7 +108,6 @@ class Reading(Generic[Key, Made]):
         self._made, self._size = self._make()
 
     def keep(self, frame: int = 0) -> None:
-        """Store the result in the cache."""
         if self._made is not None:
             self._store.keep(self._key, self._size, self._made, frame or next(_frames))
 

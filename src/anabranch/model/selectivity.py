@@ -239,7 +239,6 @@ def _frequent(known: _Known, values: _Set, holds: Holds | None) -> _Frequent:
 
 
 def _is_rounded(value: float | str) -> bool:
-    """Return whether a float may represent several integers."""
     return not isinstance(value, str) and abs(value) >= FLOAT_EXACT_MAX
 
 
@@ -367,7 +366,6 @@ def _residues_by_attribute(
 
 
 def _names_in(expression: object) -> set[str]:
-    """Return the attributes in an expression."""
     names: set[str] = set()
     pending = [expression]
     while pending:

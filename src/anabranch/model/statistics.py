@@ -105,7 +105,6 @@ class AttributeStatistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     @property
     def present(self) -> int:
-        """The number of events with the attribute."""
         counts = [kind.count for kind in (self.numbers, self.texts) if kind is not None]
         return sum(counts) + self.true + self.false + self.nan
 
@@ -158,7 +157,6 @@ def text_key(text: str) -> int:
 
 
 def write_statistics(statistics: Statistics) -> bytes:
-    """Encode the document as JSON."""
     return msgspec.json.encode(statistics)
 
 
@@ -179,7 +177,6 @@ def read_statistics(
 
 
 def check_stream(stream: StreamStatistics, limits: StatisticsLimits) -> None:
-    """Raise `StatisticsError` if the statistics are inconsistent."""
     for problem in _problems(stream, limits):
         raise StatisticsError(f"stream {stream.stream!r}: {problem}")
 
@@ -190,7 +187,6 @@ def _check_size(size: int, size_max: int, what: str) -> None:
 
 
 def _problems(stream: StreamStatistics, limits: StatisticsLimits) -> Iterator[str]:
-    """Yield descriptions of inconsistencies."""
     _check_size(len(stream.attributes), limits.attributes_max, "attributes")
     _check_size(len(stream.pairs), limits.pairs_max, "pairs of attributes")
     _check_size(len(stream.periods), limits.periods_max, "hours")

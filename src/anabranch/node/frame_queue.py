@@ -90,11 +90,11 @@ class FrameQueue:
 
         def done(_future: "Future[None]") -> None:
             with suppress(RuntimeError):  # the loop is closed, and no connection waits
-                self._loop.call_soon_threadsafe(self._come, number)
+                self._loop.call_soon_threadsafe(self._queue_again, number)
 
         future.add_done_callback(done)
 
-    def _come(self, number: int) -> None:
+    def _queue_again(self, number: int) -> None:
         waiter = self._others.pop(number, None)
         if waiter is not None:
             self.wait(*waiter)

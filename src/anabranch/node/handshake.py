@@ -51,7 +51,7 @@ _REASON_CHARACTERS_MAX = 1_000
 class HandshakeOwner(Protocol):
     """Takes over connections whose handshake is complete."""
 
-    def judge(self, connection: Connection, theirs: Greeting) -> str:
+    def refusal_reason(self, connection: Connection, theirs: Greeting) -> str:
         """Why to refuse a connection with a valid greeting; "" to accept it."""
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
@@ -134,7 +134,7 @@ class IncomingHandshake:
             self._proved(connection, self._theirs, decode_proof(frames[0]))
             return
         theirs = decode_greeting(frames[0])
-        reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
+        reason = objection(self._ours, theirs) or self._host.refusal_reason(connection, theirs)
         if reason:
             self.refuse(connection, reason)
         elif self._secret is None:
@@ -149,7 +149,7 @@ class IncomingHandshake:
         assert self._secret is not None
         if self._secret.common(transcript("dialler", theirs, self._ours), [proof]) is None:
             self.refuse(connection, _no_common_secret(theirs.name, self._ours.name))
-        elif reason := self._host.judge(connection, theirs):
+        elif reason := self._host.refusal_reason(connection, theirs):
             # Another connection of the same neighbour was faster.
             self.refuse(connection, reason)
         else:
@@ -195,7 +195,7 @@ class OutgoingHandshake:
     def received(self, connection: Connection, frames: list[bytes]) -> None:
         """Handle the answer."""
         theirs = decode_greeting(frames[0])
-        reason = objection(self._ours, theirs) or self._host.judge(connection, theirs)
+        reason = objection(self._ours, theirs) or self._host.refusal_reason(connection, theirs)
         if reason:
             raise RemoteError(reason)
         if self._secret is not None and not self._prove(connection, theirs, self._secret):

@@ -205,7 +205,7 @@ def conjunctions_asked(frame: AnyClientFrame, limits: Limits) -> int:
     return _count_pattern(frame.pattern, frame.text, limits) if isinstance(frame, Define) else 0
 
 
-def conjunctions_told(frame: LinkFrame, name: str, limits: Limits) -> int:
+def conjunctions_announced(frame: LinkFrame, name: str, limits: Limits) -> int:
     """Number of conjunctions that a neighbour's frame adds to an index of the named broker; at
     least one if it needs an index."""
     if isinstance(frame, InterestChange):

@@ -34,7 +34,7 @@ from anabranch.model.frames import Carry, Hello, Knowledge, LinkFrame, Nack, Pin
 from anabranch.model.mesh_frames import Copies
 from anabranch.node.frame_queue import FilterPreparation, FrameQueue, Preparation
 from anabranch.node.handshake import OutgoingHandshake, certificate_objection
-from anabranch.node.kernel_warmup import WarmUp, conjunctions_told
+from anabranch.node.kernel_warmup import WarmUp, conjunctions_announced
 from anabranch.node.meters import StepMeter
 from anabranch.node.metrics import NodeCounters
 from anabranch.node.node_log import NodeLog
@@ -190,7 +190,9 @@ class NodeLink:
                 self._preparing = begun
                 self._wait(connection, frames[place:])
                 break
-            if is_cold and not links.warm_up.admits(conjunctions_told(frame, links.name, limits)):
+            if is_cold and not links.warm_up.admits(
+                conjunctions_announced(frame, links.name, limits)
+            ):
                 links.warm_up.after(partial(self._go_on, connection))
                 self._hold(connection, frames[place:])
                 break
@@ -348,7 +350,7 @@ class NodeLinks:
 
     # -- handshakes -----------------------------------------------------------------------------
 
-    def judge(self, connection: Connection, theirs: Greeting) -> str:
+    def refusal_reason(self, connection: Connection, theirs: Greeting) -> str:
         """Why to refuse an incoming connection; "" to accept it."""
         if self.name < theirs.name and theirs.name in self._links:
             return f"of {self.name!r} and {theirs.name!r} the first one dials"
@@ -463,7 +465,7 @@ class _DialledPeer:
         self._links = links
         self._peer = peer
 
-    def judge(self, connection: Connection, theirs: Greeting) -> str:
+    def refusal_reason(self, connection: Connection, theirs: Greeting) -> str:
         if theirs.name != self._peer:
             return f"{theirs.name!r} answered instead of {self._peer!r}; check the addresses"
         return self._links.objection(connection, theirs)

@@ -54,7 +54,7 @@ from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
 from anabranch.node.store_bridge import DiskSpace, StoreBridge, disk_bytes, free_bytes
 from anabranch.store.store import Store
-from anabranch.wire.greeting import Greeting, Kind
+from anabranch.wire.greeting import EventLimits, Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
@@ -239,6 +239,7 @@ class Node:
             name=config.name,
             frame_bytes_max=config.limits.frame_bytes_max,
             life=self.broker.life if kind == "link" else 0,
+            event_limits=EventLimits.of(config.limits) if kind == "client" else None,
         )
 
     async def _listen(self, sockets: dict[Port, socket.socket]) -> None:

@@ -316,7 +316,7 @@ class NodeSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def judge(self, connection: Connection, _theirs: Greeting) -> str:
+    def refusal_reason(self, connection: Connection, _theirs: Greeting) -> str:
         """Why to refuse a client; "" to accept it."""
         return self.closed_because or self.memory.why_not_in(connection)
 

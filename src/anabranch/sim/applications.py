@@ -59,7 +59,7 @@ class Application:
         if attempt != self._attempt or self.connection is not None:
             return
         if self.world.hosts[self.home].is_leaving:
-            self.flee(self.elsewhere())
+            self.leave_home(self.elsewhere())
             if attempt != self._attempt:
                 return
         if self.world.dial(self, self.home) is None:
@@ -73,7 +73,7 @@ class Application:
         edges = hosts[self.home].config.network.edges
         return self.world.more.choice([edge for edge in edges if not hosts[edge].is_leaving])
 
-    def flee(self, edge: str) -> None:
+    def leave_home(self, edge: str) -> None:
         """The home is leaving the network: go elsewhere, as soon as that is possible."""
 
     def leave(self) -> None:
@@ -112,12 +112,12 @@ class Application:
             if isinstance(effect, SendFrame):
                 frames.append(effect.frame)
             else:
-                self.hear(effect)
+                self.handle_effect(effect)
         if frames and self.connection is not None:
             self.world.from_client(self.connection, frames)
         self._set_alarm()
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """The application is told something."""
 
     def _set_alarm(self) -> None:
@@ -258,7 +258,7 @@ class SimPublisher(Application):
             )
         )
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """A confirmation, or a refusal."""
         if isinstance(effect, EventsConfirmed):
             self.history.append(
@@ -269,7 +269,7 @@ class SimPublisher(Application):
         elif isinstance(effect, EventsRefused) and effect.final:
             self._restart(self.elsewhere())
 
-    def flee(self, edge: str) -> None:
+    def leave_home(self, edge: str) -> None:
         """Only the old home knows the fate of what is unconfirmed."""
         if self.session.may_move_publisher() or self.world.hosts[self.home].is_gone:
             self._restart(edge)

@@ -139,12 +139,12 @@ class Repetitions:
             elif self._excuses.get(key):
                 self._excuses[key] -= 1
                 excused.add(tick)
-            elif self._comes_again(name, frame, tick, tick in own):
+            elif self._is_duplicate(name, frame, tick, tick in own):
                 excused.add(tick)
         self.excused += len(excused)
         return excused
 
-    def _comes_again(self, name: str, frame: Copies, tick: int, is_meant: bool) -> bool:
+    def _is_duplicate(self, name: str, frame: Copies, tick: int, is_meant: bool) -> bool:
         """A tick came without an excuse of its own; whether it had come before (rules 1 and 2)."""
         key = (name, frame.stream, tick)
         if is_meant and key in self._served:

@@ -116,7 +116,7 @@ class Definer(Application):
         )
         self.perform(effects)
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """The pattern is there."""
         if isinstance(effect, PatternRequestAnswered) and effect.code == BUSY:
             self.world.after(_AGAIN_S, self._define)
@@ -193,7 +193,7 @@ class Detections:
         streams = broker.config.network.edges
         heads = {stream: self._world.hosts[stream].disk.head() for stream in streams}
         for pattern_id in broker.join_points.active:
-            reach = broker.edge.reach(name_of(pattern_id))
+            reach = broker.edge.progress(name_of(pattern_id))
             if any(reach.get(stream, (0, 0))[0] < head for stream, head in heads.items()):
                 return False
         return True

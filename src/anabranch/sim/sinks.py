@@ -60,7 +60,7 @@ class SinkTask(Application):
             self._waiting.add(number)
             self.perform(effects)
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """An answer."""
         if isinstance(effect, ChunkStaged):
             self._waiting.discard(effect.request)
@@ -205,7 +205,7 @@ class SimSink(Application):
 
     # -- what it hears --------------------------------------------------------------------------
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """An answer to a commit."""
         if isinstance(effect, BatchCommitted) and effect.request == self._request:
             self._request = 0
@@ -257,7 +257,7 @@ class SimSink(Application):
             self._execute_later()
         self.connect_in(0.05)
 
-    def flee(self, edge: str) -> None:
+    def leave_home(self, edge: str) -> None:
         """Move only if the broker is no longer an edge: no other broker has the sink's batches."""
         host = self.world.hosts[self.home]
         if not host.is_gone and self.home in host.config.network.edges:

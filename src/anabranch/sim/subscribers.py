@@ -203,7 +203,7 @@ class SimSubscriber(Application):
             return
         self._settle_at(edge)
 
-    def flee(self, edge: str) -> None:
+    def leave_home(self, edge: str) -> None:
         """Go, even with what is ending: it ends elsewhere."""
         self._settle_at(edge)
 
@@ -265,7 +265,7 @@ class SimSubscriber(Application):
             self.perform(self.session.resume(self.world.now, resumed))
             self.perform(self.session.unsubscribe(self.world.now, resume_point.name))
 
-    def _mend(self, name: str, ticks: Mapping[str, int]) -> None:
+    def _renew(self, name: str, ticks: Mapping[str, int]) -> None:
         """Go on with a reliable subscription after what came before its connection was lost."""
         mine = self._subscriptions[name]
         mine.stands = False
@@ -294,7 +294,7 @@ class SimSubscriber(Application):
 
     # -- what it hears --------------------------------------------------------------------------
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """Something about a subscription."""
         now = self.world.now
         if isinstance(effect, EventDelivered):
@@ -317,9 +317,9 @@ class SimSubscriber(Application):
             episode = self._episode(effect.subscription)
             self.history.append(told.Started(now, episode, effect.stream, effect.tick))
         else:
-            self._hear_rare(now, effect)
+            self._handle_rare_effect(now, effect)
 
-    def _hear_rare(self, now: float, effect: object) -> None:
+    def _handle_rare_effect(self, now: float, effect: object) -> None:
         if isinstance(effect, TicksWithheld):
             episode = self._episode(effect.subscription)
             span = (effect.stream, effect.first, effect.last)
@@ -342,7 +342,7 @@ class SimSubscriber(Application):
                 self.history.append(told.Refused(now, self._episode(effect.subscription)))
             ticks = self._broken.pop(effect.subscription, {})
             if self._explicit and ticks and effect.reason == LOST:
-                self._mend(effect.subscription, ticks)
+                self._renew(effect.subscription, ticks)
             elif effect.resume_point is None:
                 self._over(effect.subscription)
             elif isinstance(effect, SubscriptionRefused) and effect.resume_point.start != "resume":

@@ -309,7 +309,7 @@ class World:
         self._perform(host, effects)
         for each, _ in processed:
             if isinstance(each, contract.LinkFull):
-                self._heard_full(name, each)
+                self._note_link_full(name, each)
         deadline = broker.next_deadline()
         if deadline is not None:
             # A step takes time, so that something may happen before the next slice of its work.
@@ -524,17 +524,17 @@ class World:
         if not bytes_max:
             return
         if queue.changes(size, bytes_max):
-            self.after(0.0, self._tell_link, wire, wire.number, direction, queue.is_full)
+            self.after(0.0, self._report_link_full, wire, wire.number, direction, queue.is_full)
         if queue.is_told and size > 0 and queue.bytes > _OVERFULL * bytes_max:
             self.after(0.0, self.cut, wire, wire.number)
 
-    def _tell_link(self, wire: SimLink, number: int, direction: int, full: bool) -> None:
+    def _report_link_full(self, wire: SimLink, number: int, direction: int, full: bool) -> None:
         if wire.is_up and wire.number == number:
             self.count.full += full
             sender, peer = wire.ends[1 - direction], wire.ends[direction]
             self.stimulate(sender, contract.LinkFull(peer, full))
 
-    def _heard_full(self, name: str, news: contract.LinkFull) -> None:
+    def _note_link_full(self, name: str, news: contract.LinkFull) -> None:
         """A broker knows now that a link is full, or has room; it may have worked on something else
         when that was told."""
         wire = self.wire(name, news.peer)
@@ -577,9 +577,9 @@ class World:
 
     def _count_client(self, connection: SimConnection, size: int) -> None:
         if (bound := self.weather.client_bytes_max) and connection.queue.changes(size, bound):
-            self.after(0.0, self._tell_client_full, connection, connection.queue.is_full)
+            self.after(0.0, self._report_client_full, connection, connection.queue.is_full)
 
-    def _tell_client_full(self, connection: SimConnection, full: bool) -> None:
+    def _report_client_full(self, connection: SimConnection, full: bool) -> None:
         if connection.is_open:
             self.count.full += full
             self.stimulate(connection.broker, contract.ClientFull(connection.session, full))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from anabranch.spark.column_types import ARROW, Kind
-from anabranch.spark.kernels import gather
+from anabranch.spark.kernels import unpack as at
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
@@ -37,9 +37,9 @@ def array_of(
 def texts(data_type: pa.DataType, data: Bytes, count: int, table: SpotTable) -> pa.Array:
     """Texts, or bytes, at the positions in `data` that a table gives."""
     offsets = np.empty(count + 1, np.int32)
-    size = gather.place_texts(*table, offsets)
-    out = np.empty(size + gather.SLACK_BYTES, np.uint8)
-    gather.gather(data, *table, offsets, out)
+    size = at.place_texts(*table, offsets)
+    out = np.empty(size + at.SLACK_BYTES, np.uint8)
+    at.gather(data, *table, offsets, out)
     return array_of(data_type, count, None, offsets, out)
 
 
@@ -48,17 +48,17 @@ def values(kind: Kind, data: Bytes, count: int, table: ValueTable, floats: Float
     valid = np.zeros(-(-count // 8), np.uint8)
     if kind == "text":
         offsets = np.empty(count + 1, np.int32)
-        some, size = gather.place_values(*table, offsets, valid)
-        out = np.empty(size + gather.SLACK_BYTES, np.uint8)
-        gather.gather(data, *table[1:], offsets, out)
+        some, size = at.place_values(*table, offsets, valid)
+        out = np.empty(size + at.SLACK_BYTES, np.uint8)
+        at.gather(data, *table[1:], offsets, out)
         return array_of(pa.string(), count, None if some == count else valid, offsets, out)
     found: NDArray[np.generic]
     if kind == "truth":
         found = np.zeros(-(-count // 8), np.uint8)
-        some = gather.truths(*table, count, found, valid)
+        some = at.truths(*table, count, found, valid)
     elif kind == "integer":
         found = np.empty(count, np.int64)
-        some = gather.integers(*table, found, valid)
+        some = at.integers(*table, found, valid)
     else:
         found = np.empty(count, np.float64)
         some = floats(*table, found, valid)

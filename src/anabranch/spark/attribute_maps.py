@@ -9,7 +9,7 @@ time. Rules:
    floats, texts and booleans keep their types.
 3. Both hold all attributes of an event, and no nulls.
 
-This module keeps no state. Kernels do the work (`kernels.entries`); the functions for a single
+This module keeps no state. Kernels do the work (`kernels.variants`); the functions for a single
 event are the fallback for rows that the kernels cannot parse.
 
 Prior art: the binary encoding of variants is specified in the Apache Parquet repository.
@@ -23,10 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from anabranch.matching.kernels.message_pack import FLOAT, INTEGER, TEXT, TRUTH
 from anabranch.model.event import Value
 from anabranch.spark.column_types import ARROW
-from anabranch.spark.kernels import entries as at
-from anabranch.spark.kernels.gather import SLACK_BYTES
+from anabranch.spark.kernels import variants as at
+from anabranch.spark.kernels.unpack import SLACK_BYTES, gather, place_texts
 
 _VARIANT = ARROW["variant"]
 
@@ -52,10 +53,10 @@ def as_map(data: Bytes, fields: Integers, rows: int) -> pa.Array:
     found = _Entries(data, fields, rows)
     count = len(found.names)
     keys = _gathered(data, found.names)
-    integers = pa.array(found.bits[found.kinds == at.INTEGER]).cast(pa.string())
-    floats = pa.array(found.bits[found.kinds == at.FLOAT].view(np.float64)).cast(pa.string())
-    texts = _gathered(data, found.bits[found.kinds == at.TEXT])
-    truths = pa.array(found.bits[found.kinds == at.TRUTH] != 0).cast(pa.string())
+    integers = pa.array(found.bits[found.kinds == INTEGER]).cast(pa.string())
+    floats = pa.array(found.bits[found.kinds == FLOAT].view(np.float64)).cast(pa.string())
+    texts = _gathered(data, found.bits[found.kinds == TEXT])
+    truths = pa.array(found.bits[found.kinds == TRUTH] != 0).cast(pa.string())
     ranks: Integers = np.empty(count, np.int64)
     at.rank(found.kinds, ranks)
     together = pa.concat_arrays([texts, integers, floats, truths])
@@ -89,9 +90,9 @@ def as_variant(data: Bytes, fields: Integers, rows: int) -> pa.Array:
 
 def _gathered(data: Bytes, spots: Integers) -> pa.Array:
     offsets = np.empty(len(spots) + 1, np.int32)
-    size = at.place_texts(spots, 1, 0, offsets)
+    size = place_texts(spots, 1, 0, offsets)
     out = np.empty(size + SLACK_BYTES, np.uint8)
-    at.gather(data, spots, 1, 0, offsets, out)
+    gather(data, spots, 1, 0, offsets, out)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.string(), len(spots), buffers)
 

@@ -22,7 +22,6 @@ from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark import arrow_arrays, attribute_maps
 from anabranch.spark.arrow_arrays import Bytes
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
-from anabranch.spark.kernels import gather
 from anabranch.spark.kernels import unpack as at
 
 __all__ = ["ATTRIBUTE_PREFIX", "ENVELOPE", "Columns", "Kind", "Wanted", "as_kind"]
@@ -101,7 +100,7 @@ class Columns:
         if wanted.single is not None:
             place = self._places[wanted.attribute]
             table = (self._kinds, self._bits, len(self._places), place)
-            return arrow_arrays.values(wanted.single, data, count, table, gather.floats)
+            return arrow_arrays.values(wanted.single, data, count, table, at.floats)
         if name == "stream":
             return pa.repeat(pa.scalar(stream, pa.string()), count)
         if name in _SPOTS:
@@ -109,9 +108,9 @@ class Columns:
             return arrow_arrays.texts(wanted.arrow_type, data, count, spots)
         out = np.empty(count, np.int64)
         if name in _TIMES:
-            gather.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
+            at.microseconds(self._fields, at.FIELDS, _TIMES[name], at.TIME, out)
         else:
-            gather.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
+            at.pick(self._fields, at.FIELDS, _NUMBERS[name], out)
         return arrow_arrays.array_of(wanted.arrow_type, count, None, out)
 
     # -- one by one -----------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from anabranch.model.encoding import encode_draft
 from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.spark.column_types import Kind
-from anabranch.spark.kernels import described as at
+from anabranch.spark.kernels import pack as at
 from anabranch.spark.kernels.pack import pack
 from anabranch.spark.variant_attributes import Listed, list_variants
 from anabranch.spark.write_columns import Part, Role, RowError

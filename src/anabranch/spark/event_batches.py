@@ -23,7 +23,7 @@ from anabranch.model.event import Attributes, Value
 from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.attribute_columns import AttributeColumn
 from anabranch.spark.column_types import Kind
-from anabranch.spark.kernels import columnar as kernels
+from anabranch.spark.kernels import row_search as kernels
 from anabranch.spark.task_matcher import Events, Words
 
 Reader = Callable[[pa.RecordBatch], Events]

@@ -33,7 +33,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from anabranch.client.subscription import Since
+from anabranch.client.subscribe_request import Since
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource

@@ -13,7 +13,7 @@ encoded event is not in plain form. Rules:
    and not verified again: the driver has verified it.
 3. Use from one thread at a time.
 
-Counting sweeps the index with tiles of events (`kernels.match_counts`). The more events a tile
+Counting sweeps the index with tiles of events (`kernels.row_search`). The more events a tile
 holds, the fewer times the index is read; a tile of a few megabytes fits into the shared CPU cache.
 An index can be swept if every subscription is a single conjunction that the kernels decide alone,
 without patterns.
@@ -34,12 +34,11 @@ from anabranch.matching.compiled import CompiledEngine
 from anabranch.matching.identities import StoredIdentities, StoredIds
 from anabranch.matching.index import MatchIndex
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels import read_body as bound
+from anabranch.matching.kernels import read_event as bound
 from anabranch.matching.memory import Memory
 from anabranch.model.event import Attributes
-from anabranch.spark.kernels import match_counts
-from anabranch.spark.kernels.columnar import search_rows
-from anabranch.spark.kernels.match_counts import sweep_rows
+from anabranch.spark.kernels import row_search
+from anabranch.spark.kernels.row_search import search_rows, sweep_rows
 
 _TILE_BYTES: Final = 8 << 20
 _ROWS_MIN: Final = 64
@@ -71,24 +70,24 @@ class Tiles:
         cells[self.rows * axes :][: len(unplaced)] = unplaced
         self._arrays: dict[int, NDArray[np.int64] | NDArray[np.int32] | NDArray[np.uint8]] = {
             each: np.empty(self.rows * axes, np.int64)
-            for each in (match_counts.LOWS, match_counts.HIGHS, match_counts.RESTS)
+            for each in (row_search.LOWS, row_search.HIGHS, row_search.RESTS)
         }
         self._arrays |= {
-            match_counts.CELLS: cells,
-            match_counts.UPPERS: np.empty(2 * self.rows * axes, np.int32),
-            match_counts.HEADS: np.full(clusters + 1, -1, np.int32),
-            match_counts.LINKS: np.empty(links, np.int32),
-            match_counts.LINK_ROWS: np.empty(links, np.int32),
-            match_counts.REACHED: np.empty(min(links, clusters + 1), np.int32),
-            match_counts.HERE: np.empty(self.rows, np.int32),
+            row_search.CELLS: cells,
+            row_search.UPPERS: np.empty(2 * self.rows * axes, np.int32),
+            row_search.HEADS: np.full(clusters + 1, -1, np.int32),
+            row_search.LINKS: np.empty(links, np.int32),
+            row_search.LINK_ROWS: np.empty(links, np.int32),
+            row_search.REACHED: np.empty(min(links, clusters + 1), np.int32),
+            row_search.HERE: np.empty(self.rows, np.int32),
         }
         #: Match counts by slot.
         self.counts = np.zeros(int(memory.context[at.SLOT_COUNT]), np.int64)
         #: Addresses of the arrays, as the kernels expect them.
-        self.words = np.zeros(match_counts.TILE_WORDS, np.int64)
+        self.words = np.zeros(row_search.TILE_WORDS, np.int64)
         for number, array in self._arrays.items():
             self.words[number] = array.ctypes.data
-        self.words[match_counts.ROWS] = self.rows
+        self.words[row_search.ROWS] = self.rows
 
     def by_entry(self, memory: Memory, entries: int) -> NDArray[np.int64]:
         """Match counts by entry."""
@@ -126,7 +125,7 @@ class Events(Protocol):
 
     @property
     def plan(self) -> Words:
-        """Addresses of the columns, see `kernels.columnar`."""
+        """Addresses of the columns, see `kernels.row_search`."""
         ...
 
     @property

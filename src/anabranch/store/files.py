@@ -56,7 +56,6 @@ class DiskFile:
             raise self._named(error) from error
 
     def sync(self) -> None:
-        """Wait until everything written is on disk."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -91,7 +90,6 @@ class OpenFile(Protocol):
 
 
 def is_no_room(error: OSError) -> bool:
-    """Return whether the error means that the disk is full."""
     return error.errno in _NO_ROOM
 
 
@@ -130,7 +128,6 @@ class StateDirectory:
             self.is_new = False
 
     def release(self) -> None:
-        """Release the lock."""
         os.close(self._lock)
 
 

@@ -183,12 +183,10 @@ class Opened(msgspec.Struct, frozen=True):
 
 
 def segment_path(directory: Path, first_tick: int) -> Path:
-    """Return the file of the segment that begins with this tick."""
     return directory / f"{first_tick:020}{SEGMENT_SUFFIX}"
 
 
 def index_path(segment: Path) -> Path:
-    """Return the file of a segment's index."""
     return segment.with_suffix(INDEX_SUFFIX)
 
 
@@ -303,12 +301,10 @@ class Examination:
         return read_pieces(path, _RECOVERY_CHUNK_BYTES, see) == index.length and crc == index.crc
 
     def index_of(self, found: Scan, crc: int) -> SparseIndex:
-        """Build the index of a scanned segment."""
         builder = self.builder_of(found)
         return builder.finish(found.first_tick, found.last_tick, found.salt, found.end_offset, crc)
 
     def builder_of(self, found: Scan) -> IndexBuilder:
-        """Collect the points of a scanned segment."""
         builder = IndexBuilder(self._stride_bytes, self._time_of)
         builder.add(found.first_tick, found.offsets, found.records, found.end_offset)
         return builder
@@ -465,12 +461,10 @@ class SegmentedLog:
 
     @property
     def first_tick(self) -> int:
-        """The oldest tick, or the first one to come."""
         return self._pieces[0].first_tick
 
     @property
     def last_tick(self) -> int:
-        """The newest tick."""
         return self._piece.last_tick
 
     @property

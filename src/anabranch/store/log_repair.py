@@ -111,7 +111,6 @@ class Repair:
             raise
 
     def close(self) -> None:
-        """Release the directory."""
         self._catalog.close()
         os.close(self._lock)
 
@@ -403,7 +402,6 @@ class HeldForRenewal:
             raise
 
     def close(self) -> None:
-        """Release the directory."""
         self._catalog.close()
         os.close(self._lock)
 

@@ -443,7 +443,6 @@ def point_before_time(points: Sequence[Point], time_ns: int) -> Point:
 
 
 def encode_index(index: SparseIndex) -> bytes:
-    """Encode the index file."""
     head = _fields.pack(
         _INDEX_MAGIC,
         INDEX_VERSION,
@@ -509,7 +508,6 @@ class IndexBuilder:
     def finish(
         self, first_tick: int, last_tick: int, salt: int, length: int, crc: int
     ) -> SparseIndex:
-        """Return the index of the full segment."""
         first_time_ns = self.points[0].time_ns if self.points else 0
         last_time_ns = self._time_of(self._last) if self.points else 0
         return SparseIndex(

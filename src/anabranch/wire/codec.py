@@ -85,12 +85,10 @@ _streams_decoder: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 
 
 def encode_link(frame: LinkFrame, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """Encode a frame between brokers."""
     return _bounded(_encoder.encode(frame), frame, limits)
 
 
 def decode_link(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LinkFrame:
-    """Decode a frame between brokers."""
     _check_size(data, limits)
     try:
         return _link_decoder.decode(data)
@@ -99,12 +97,10 @@ def decode_link(data: bytes, limits: Limits = DEFAULT_LIMITS) -> LinkFrame:
 
 
 def encode_client(frame: AnyClientFrame, limits: Limits = DEFAULT_LIMITS) -> bytes:
-    """Encode a frame between a client and its broker."""
     return _bounded(_encoder.encode(frame), frame, limits)
 
 
 def decode_client(data: bytes, limits: Limits = DEFAULT_LIMITS) -> AnyClientFrame:
-    """Decode a frame between a client and its broker."""
     _check_size(data, limits)
     try:
         return _client_decoder.decode(data)

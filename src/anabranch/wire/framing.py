@@ -119,7 +119,6 @@ def _split(view: memoryview, bytes_max: int, frames_max: int) -> tuple[list[byte
 
 
 def bad_length(length: int, bytes_max: int) -> str:
-    """What is wrong with an invalid length."""
     if length == _HTTP:
         return "the peer answers with HTTP, as an observe port does; use the port for clients"
     if length.to_bytes(LENGTH_BYTES).startswith(_TLS_ALERT):

@@ -4,7 +4,7 @@ The dialling side sends its greeting first; the other side answers with its own 
 refusal and its reason, and closes. Only then the frames of `codec` follow.
 
     greeting   ["anabranch", protocol version, kind, network, revision, name, frame_bytes_max, life,
-                nonce, proofs]
+                nonce, proofs, event_limits]
     proof      ["proof", proof]
     refusal    ["refused", reason]
 
@@ -25,7 +25,9 @@ If the brokers of a network share a secret, a link has one more frame:
    greetings. The nonces are new for each connection, so a proof is not valid for another one; the
    roles differ, so a proof cannot be reflected. A side with two secrets proves both, and the other
    side answers with the one that both share.
-6. If only one side has a nonce, the connection is refused with the name of the side that lacks a
+6. A broker tells clients its limits on events, so that a client refuses an event beyond them
+   itself. They are not part of `transcript`: brokers do not exchange them.
+7. If only one side has a nonce, the connection is refused with the name of the side that lacks a
    secret.
 
 A proof covers the greeting. It does not protect the rest of the connection: TLS does.
@@ -33,7 +35,7 @@ A proof covers the greeting. It does not protect the rest of the connection: TLS
 Stateless.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 
@@ -41,6 +43,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import Name, Reason
 from anabranch.model.frames import PROTOCOL_VERSION
+from anabranch.model.limits import Limits
 
 GREETING_BYTES_MAX = 4_096
 
@@ -52,6 +55,22 @@ Kind = Literal["link", "client"]
 Role = Literal["dialler", "answerer"]
 Nonce = Annotated[bytes, msgspec.Meta(max_length=NONCE_BYTES)]
 ProofBytes = Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
+
+
+class EventLimits(msgspec.Struct, frozen=True, array_like=True):
+    """The limits of a broker on events; the fields are those of `Limits`."""
+
+    attributes_max: Count
+    name_bytes_max: Count
+    value_bytes_max: Count
+    payload_bytes_max: Count
+    destinations_max: Count
+    event_bytes_max: Count
+
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """The limits on events among these limits."""
+        return cls(*(getattr(limits, name) for name in cls.__struct_fields__))
 
 
 class Greeting(msgspec.Struct, frozen=True, array_like=True, tag="anabranch", kw_only=True):
@@ -71,6 +90,8 @@ class Greeting(msgspec.Struct, frozen=True, array_like=True, tag="anabranch", kw
     nonce: Nonce = b""
     #: From the answering side: one for each of its secrets.
     proofs: Annotated[tuple[ProofBytes, ...], msgspec.Meta(max_length=2)] = ()
+    #: From a broker to a client.
+    event_limits: EventLimits | None = None
 
 
 class Proof(msgspec.Struct, frozen=True, array_like=True, tag="proof"):
@@ -92,7 +113,6 @@ _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def encode_greeting(greeting: Greeting | Proof | Refusal) -> bytes:
-    """Encode one of the handshake frames."""
     return _encoder.encode(greeting)
 
 

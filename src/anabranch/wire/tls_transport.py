@@ -153,7 +153,6 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._encrypt()
 
     def abort(self) -> None:
-        """Close now."""
         self._stage = "closed"
         self._drop_backlog()
         if self._socket is not None:
@@ -168,7 +167,6 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._protocol.connection_made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint
-        """The buffer for received bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -150,18 +150,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether frames can be sent."""
         return self._transport is not None and not self._is_closed
 
     @property
     def peer_address(self) -> str:
-        """Address of the peer, for display."""
         address = self._transport.get_extra_info("peername") if self._transport else None
         return f"{address[0]}:{address[1]}" if address else "nowhere"
 
     @property
     def peer_host(self) -> str:
-        """Host of the peer; "" if unknown."""
         address = self._transport.get_extra_info("peername") if self._transport else None
         return str(address[0]) if address else ""
 
@@ -198,12 +195,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes received of an incomplete frame."""
         return self._reader.pending_bytes
 
     @property
     def frames_received(self) -> int:
-        """Number of complete frames received, including greetings."""
         return self._reader.frames
 
     @property
@@ -254,7 +249,6 @@ class Connection(asyncio.BufferedProtocol):
             self.measure()
 
     def flush(self) -> None:
-        """Write the queued frames."""
         self._is_flushing = False
         if self._outgoing:
             self._write()
@@ -272,7 +266,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes queued for sending."""
         transport = self._transport
         return self._gathered_bytes + (transport.get_write_buffer_size() if transport else 0)
 
@@ -285,7 +278,6 @@ class Connection(asyncio.BufferedProtocol):
             self._linger = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def cut(self, reason: str) -> None:
-        """Close the connection now."""
         self._outgoing.clear()
         self._gathered_bytes = 0
         self._end(reason)
@@ -310,7 +302,6 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint
-        """The buffer for received bytes."""
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -16,7 +16,7 @@ from anabranch.cli.status_view import duration, size
 from tests.broker_parts import Brokers
 
 runner = CliRunner()
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 class Process:

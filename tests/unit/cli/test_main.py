@@ -18,7 +18,7 @@ def run_process(*arguments: str, text: str = "") -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -12,6 +12,7 @@ from anabranch.cli.main import app
 from anabranch.cli.publish import _Publishing
 from anabranch.cli.sources import Source
 from anabranch.model.client_frames import Advertises
+from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from tests.client_parts import frames_of, run
 from tests.client_parts import network as brokers
@@ -33,7 +34,7 @@ def test_only_what_is_advertised_is_published_and_the_broker_is_told(tmp_path: P
             source = Source(given={"price": 12})
             promised = [Filter.parse("price > 10"), Filter.parse("symbol = 'IBM'")]
             way = Way(addresses=[a.address])
-            summary = await _Publishing(source, {}, 0, promised).run(way)
+            summary = await _Publishing(source, Event, 0, promised).run(way)
             assert summary.published == 1
             (frame,) = frames_of(a, Advertises)
             assert isinstance(frame, Advertises)

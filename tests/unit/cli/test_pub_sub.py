@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from operator import le
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from anabranch.cli.main import app
 from anabranch.cli.publish import Summary, _print, _Publishing
 from anabranch.cli.sources import Source
 from anabranch.model.client_frames import Publish
+from anabranch.model.event import Event
 from tests.client_parts import frames_of, run, until
 from tests.client_parts import network as brokers
 
@@ -40,7 +40,7 @@ def invoke(*arguments: str, stdin: str | bytes = "") -> Result:
 def keep(network: anabranch.Embedded, durable: str, filter: str = "TRUE") -> None:
     """Make the durable subscription that a later `sub` comes back to."""
     with anabranch.connect_blocking(*network.addresses, name=f"sub-{durable}") as client:
-        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=30)
+        client.subscribe(filter, durable=durable, new=True).wait_started(timeout=120)
 
 
 def read(address: str, durable: str, count: int, filter: str = "TRUE") -> list[dict[str, object]]:
@@ -243,16 +243,17 @@ def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
 def test_events_are_counted_by_the_broker_they_went_to() -> None:
     async def story() -> None:
         async with brokers("a", "b") as (a, b):
-            source = Source(given={"n": 1}, repeats=100)
+            source = Source(given={"n": 1}, repeats=300)
             way = Way(addresses=[a.address, b.address])
-            work = asyncio.create_task(_Publishing(source, {}, 500.0).run(way))
-            await until(lambda: len(frames_of(a, Publish)) > 10)
-            a.cut_clients()
+            work = asyncio.create_task(_Publishing(source, Event, 500.0).run(way))
+            await until(lambda: any(len(frames_of(host, Publish)) > 3 for host in (a, b)))
+            first, second = (a, b) if frames_of(a, Publish) else (b, a)
+            first.cut_clients()
             summary = await work
-            ticks = [len(host.ever) for host in (a, b)]
-            assert (summary.published, summary.broker) == (100, "b")
+            assert (summary.published, summary.broker) == (300, second.name)
             assert summary.origins.keys() == {"a", "b"}
-            assert all(map(le, summary.origins.values(), ticks))
+            for host in (a, b):
+                assert summary.origins[host.name] <= len(host.ever)
 
     run(story)
 
@@ -366,7 +367,7 @@ def test_an_interrupt_acknowledges_what_was_printed(network: anabranch.Embedded)
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["attributes"] == {"n": 1}
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=120)
     assert (process.returncode, told) == (0, b"1 event\n")
     invoke("pub", network.addresses[0], "n=2")
     assert attributes(read(network.addresses[0], "interrupted", 1)) == [{"n": 2}]

@@ -116,7 +116,7 @@ def test_the_broker_that_the_client_goes_to_is_told() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, options=QUICK) as client,
+            await connect(a.address, b.address, order="given", options=QUICK) as client,
         ):
             client.advertise("n > 0")
             await client.publish({"n": 1})
@@ -197,8 +197,8 @@ def test_many_advertisements_are_looked_through_without_a_compiler() -> None:
     code = f"""
 import sys
 from anabranch import Event, Filter, NotAdvertisedError
-from anabranch.client.publish import check_advertised, promised_by
-promised = promised_by(Filter.parse(f"n = {{n}}") for n in range({ADVERTISEMENTS_MAX}))
+from anabranch.client.publish import check_advertised, advertisement_matcher
+promised = advertisement_matcher(Filter.parse(f"n = {{n}}") for n in range({ADVERTISEMENTS_MAX}))
 for n in range(200):
     check_advertised(Event({{"n": n}}), promised)
 assert promised.is_indexed

@@ -3,9 +3,10 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
-from anabranch import ClientOptions, connect
-from anabranch.model.client_frames import Subscribe
+from anabranch import ClientOptions, SubscriptionRefusedError, connect
+from anabranch.model.client_frames import Subscribe, Unsubscribe
 from anabranch.model.errors import DuplicateIdError
 from tests.client_parts import frames_of, network, numbers, publish, run, until
 
@@ -27,6 +28,29 @@ def test_a_cancelled_subscribe_leaves_nothing_behind() -> None:
             await until(lambda: client.is_connected)
             await publish(client, 1)
             assert frames_of(a, Subscribe) == []
+
+    run(story)
+
+
+def test_a_client_that_closes_leaves_no_subscription_of_a_cancelled_call() -> None:
+    async def story() -> None:
+        async with network("a") as (a,):
+            patient = structs.replace(QUICK, close_within_s=60.0)
+            client = await connect(a.address, name="s", options=patient)
+            a.freeze(True)
+            asking = asyncio.ensure_future(client.subscribe("TRUE", durable="d", new=True))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert asking.cancelled()
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.sleep(0)
+            a.freeze(False)
+            await closing
+            assert len(frames_of(a, Unsubscribe)) == 1
+            async with await connect(a.address, name="s", options=QUICK) as client:
+                with pytest.raises(SubscriptionRefusedError):
+                    await client.subscribe("TRUE", durable="d", must_exist=True)
 
     run(story)
 

@@ -22,7 +22,7 @@ def test_the_first_broker_that_answers_is_taken() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b):
             await a.kill()
-            async with await connect(a.address, b.address) as client:
+            async with await connect(a.address, b.address, order="given") as client:
                 assert (client.broker, client.is_connected) == ("b", True)
 
     run(story)
@@ -99,7 +99,7 @@ def test_what_can_be_seen_to_be_wrong_needs_no_broker(
 ) -> None:
     async def story() -> None:
         with pytest.raises(LocalError, match=hint):
-            await connect(*addresses, options=HURRY)
+            await connect(*addresses, order="given", options=HURRY)
 
     run(story)
 
@@ -153,7 +153,7 @@ def test_a_publisher_gives_up_a_frozen_broker_and_returns_to_it_for_its_answer()
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, options=QUICK) as client,
+            await connect(a.address, b.address, order="given", options=QUICK) as client,
         ):
             a.freeze(True)
             promise = await client.publish_soon({"n": 1})
@@ -170,7 +170,7 @@ def test_an_idle_subscriber_of_a_frozen_broker_goes_elsewhere_and_misses_nothing
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
             async with (
-                await connect(*addresses, name="reader", options=QUICK) as reader,
+                await connect(*addresses, order="given", name="reader", options=QUICK) as reader,
                 await connect(b.address, name="writer") as writer,
             ):
                 subscription = await reader.subscribe("n > 0", durable="s")
@@ -239,7 +239,7 @@ def test_a_broker_that_hangs_up_at_once_is_not_asked_all_the_time() -> None:
                     a.cut_clients()
                 await until(lambda: calls == 9)
                 # Eight connections are eight pauses, each twice as long at most as the last.
-                assert client._connections._failures >= 7
+                assert client._parts.connections._failures >= 7
 
     run(story)
     assert calls <= 9

@@ -151,7 +151,7 @@ def test_what_was_started_is_kept_before_it_is_seen_and_kept_before_it_is_acknow
             assert await numbers(subscription, 2) == [1, 2]
             assert acked(a, "d").get("b", 0) < subscription.started["b"]
             copytree(tmp_path / "one", tmp_path / "killed")
-            one.abandon(ClosedError("killed"))
+            one._parts.abandon(ClosedError("killed"))
             await publish(p, 4)
             async with await connect(b.address, name="s", state=tmp_path / "killed") as other:
                 again = await other.subscribe("TRUE", durable="d")
@@ -173,7 +173,7 @@ def test_the_later_of_what_client_and_broker_know_counts(tmp_path: Path) -> None
             assert await numbers(subscription, 11) == list(range(11))
             tenth = subscription.started["a"] + 9
             await until(lambda: acked(a, "d").get("a", 0) >= tenth)
-            one.abandon(ClosedError("killed"))
+            one._parts.abandon(ClosedError("killed"))
             async with await connect(a.address, name="s", state=tmp_path / "old") as again:
                 # The one that was in hand, and what follows.
                 found = await again.subscribe("TRUE", durable="d")
@@ -194,7 +194,7 @@ def test_a_client_knows_more_than_a_broker_that_lost_acknowledgements(tmp_path: 
             assert await numbers(subscription, 11) == list(range(11))
             tenth = subscription.started["a"] + 9
             await until(lambda: acked(a, "d").get("a", 0) >= tenth)
-            one.abandon(ClosedError("killed"))
+            one._parts.abandon(ClosedError("killed"))
             # Cursors are written now and then: the broker forgets the last of them.
             await a.kill()
             await a.start()
@@ -221,7 +221,7 @@ def test_a_durable_subscription_roams_and_sees_each_event_once() -> None:
         async with (
             network("a", "b") as (a, b),
             await connect(a.address) as p,
-            await connect(b.address, a.address, name="s", options=QUICK) as s,
+            await connect(b.address, a.address, order="given", name="s", options=QUICK) as s,
         ):
             subscription = await s.subscribe("TRUE", durable="d")
             await subscription.wait_started("a", "b")

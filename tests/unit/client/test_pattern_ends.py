@@ -32,7 +32,7 @@ def test_a_subscription_to_a_pattern_does_not_wait_longer_than_it_is_told_to() -
         async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
             a.freeze(True)
             with pytest.raises(PatternUnknownError, match=r"not granted within 0\.05 s"):
-                await asyncio.wait_for(u.subscribe_pattern(RISE, timeout=0.05), 20)
+                await asyncio.wait_for(u.subscribe_pattern(RISE, timeout=0.05), 120)
             a.freeze(False)
             matches = await u.subscribe_pattern(RISE)
             await rise(u)
@@ -118,7 +118,7 @@ def test_a_move_that_came_before_a_departing_broker_answered_counts() -> None:
     async def story() -> None:
         async with network("a") as (a,), await connect(a.address, name="u", options=QUICK) as u:
             a.stall(True)
-            asking = asyncio.create_task(u.define_pattern("rise", RISE, timeout=5.0))
+            asking = asyncio.create_task(u.define_pattern("rise", RISE, timeout=60.0))
             await until(lambda: frames_of(a, Define))
             patterns = u._patterns
             ((home, request),) = patterns._requests._waiting

@@ -18,7 +18,7 @@ async def given_again(matches: PatternSubscription, first: Matched, bad: int) ->
         item = msgspec.structs.replace(first.received, tick=tick)
         if number == bad:
             item = msgspec.structs.replace(item, event=Event({}))
-        matches.subscription.arrived(item)
+        matches._state.arrived(item)
 
 
 @pytest.mark.parametrize("bad", range(5))

@@ -128,7 +128,7 @@ def test_what_is_kept_lasts_and_what_its_client_left_without_a_word_ends() -> No
             await client.define_pattern("stays", TWICE)
             await until(lambda: len(frames_of(a, Keep)) > 8)
             assert set(patterns_at(a)) == {"stays", matches.pattern_id}
-            client.abandon(ClosedError("gone"))
+            client._parts.abandon(ClosedError("gone"))
             await until(lambda: patterns_at(a) == ["stays"])
             assert not frames_of(a, Drop)
 
@@ -161,7 +161,7 @@ def test_a_client_that_roams_goes_on_reading_and_keeping() -> None:
         async with network("a", "b", "c") as (a, b, c):
             addresses = (a.address, b.address)
             async with (
-                await connect(*addresses, name="u", options=QUICK) as client,
+                await connect(*addresses, order="given", name="u", options=QUICK) as client,
                 await connect(c.address, name="feed") as feed,
             ):
                 matches = await client.subscribe_pattern(RISE)
@@ -235,7 +235,9 @@ def test_a_subscription_to_a_pattern_begins_elsewhere_if_its_broker_dies() -> No
     async def story() -> None:
         async with network("a", "b") as (a, b):
             options = ClientOptions(pause_last_s=0.05, close_within_s=0.2, start_within_s=0.2)
-            async with await connect(a.address, b.address, name="u", options=options) as client:
+            async with await connect(
+                a.address, b.address, order="given", name="u", options=options
+            ) as client:
                 a.stall(True)
                 asking = asyncio.create_task(client.subscribe_pattern(RISE))
                 await until(lambda: frames_of(a, Subscribe))

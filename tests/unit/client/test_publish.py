@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from anabranch.client.publish import compose
-from anabranch.client.subscription import read_since
+from anabranch.client.subscribe_request import read_since
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS

@@ -163,7 +163,7 @@ def broker(answer: Answering) -> Iterator[str]:
     finally:
         listening.shutdown(socket.SHUT_RDWR)
         listening.close()
-        thread.join(30)
+        thread.join(120)
 
 
 def converse(plug: socket.socket, answer: Answering) -> None:

@@ -16,17 +16,19 @@ def test_a_state_comes_back_as_it_was_kept(tmp_path: Path) -> None:
     state = ClientState(tmp_path / "s", "c", "unused")
     assert state.next_incarnation(7) == 7
     assert state.next_incarnation(5) == 8
-    state.keep([ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3}, received={"a": 9})])
-    state.keep([ResumePoint(name="unknown", filter="TRUE", number=0)])
+    state.save_resume_points(
+        [ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3}, received={"a": 9})]
+    )
+    state.save_resume_points([ResumePoint(name="unknown", filter="TRUE", number=0)])
     state.close()
     again = ClientState(tmp_path / "s", None, "unused")
     assert (again.name, again.next_incarnation(0)) == ("c", 9)
-    assert again.standing("d") == ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3})
-    assert again.standing("unknown") is None
+    assert again.resume_point("d") == ResumePoint(name="d", filter="TRUE", number=2, acked={"a": 3})
+    assert again.resume_point("unknown") is None
     again.forget("d")
     again.close()
     last = ClientState(tmp_path / "s", "c", "unused")
-    assert last.standing("d") is None
+    assert last.resume_point("d") is None
     last.close()
 
 
@@ -119,7 +121,7 @@ def test_an_ended_subscription_is_forgotten(tmp_path: Path) -> None:
         ):
             await (await client.subscribe("TRUE", durable="d")).unsubscribe()
         state = ClientState(tmp_path, "s", "")
-        assert state.standing("d") is None
+        assert state.resume_point("d") is None
         state.close()
 
     run(story)

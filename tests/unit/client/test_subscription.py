@@ -2,22 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch
-from anabranch.client.subscription import (
-    Arrivals,
-    OrderNotKept,
-    Received,
-    SubscribeRequest,
-    Subscription,
-    Withheld,
-)
+from anabranch.client.subscribe_request import SubscribeRequest
+from anabranch.client.subscription import OrderNotKept, Received, Subscription, Withheld
+from anabranch.client.subscription_state import Arrivals, SubscriptionState
 from anabranch.client.tracing import Trace
-from anabranch.model.event import After, Control, Event, OrderedControl
+from anabranch.model.event import After, Control, Event, EventId, OrderedControl
+from anabranch.model.limits import DEFAULT_LIMITS
 from tests.client_parts import run, until
 
 NOBODY = cast("Subscription", None)
@@ -27,18 +23,21 @@ class Owner:
     """A client without a broker."""
 
     trace: Trace | None = None
-    reply: Any = None
+    publish_limits = DEFAULT_LIMITS
 
-    def progress(self, _subscription: Subscription) -> Mapping[str, int]:
+    async def publish(self, event: Event) -> EventId:
+        raise AssertionError(event)
+
+    def progress(self, _subscription: SubscriptionState) -> Mapping[str, int]:
         return {}
 
-    def owes(self, _subscription: Subscription) -> None:
+    def schedule_ack(self, _subscription: SubscriptionState) -> None:
         pass
 
-    def acknowledge(self, _subscription: Subscription) -> None:
+    def acknowledge(self, _subscription: SubscriptionState) -> None:
         pass
 
-    def end(self, _subscription: Subscription) -> None:
+    def end(self, _subscription: SubscriptionState) -> None:
         pass
 
 
@@ -97,16 +96,16 @@ def test_a_notice_is_told_before_its_event_and_acknowledges_nothing() -> None:
     async def story() -> None:
         told: list[OrderNotKept] = []
         wish = SubscribeRequest(name="s", filter="TRUE", quality="reliable", window=4)
-        subscription = Subscription(Owner(), wish, None, told.append)
+        state = SubscriptionState(Owner(), wish, None, told.append)
+        subscription = state.subscription
         notice = OrderNotKept("s", "b", 7, "p", 2, "a", 5)
-        subscription.arrived(event("b", 6))
-        subscription.arrived(notice)
-        subscription.arrived(event("b", 7))
+        for item in (event("b", 6), notice, event("b", 7)):
+            state.arrived(item)
         assert (await subscription.get()).tick == 6
         assert told == []
         assert (await subscription.get()).tick == 7
         assert (told, subscription.order_not_kept) == ([notice], 1)
-        assert subscription.owed({"b": 7}) == {"b": 6}
+        assert state.take_acks({"b": 7}) == {"b": 6}
         assert "events of 'p' from tick 7 of 'b' on" in str(notice)
 
     run(story, 10)

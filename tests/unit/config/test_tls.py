@@ -156,7 +156,7 @@ def test_contexts_work_on_real_sockets(files: TlsFiles) -> None:
             await writer.wait_closed()
         return answered, seen
 
-    assert asyncio.run(asyncio.wait_for(talk(), 30)) == (b"abc", {"b"})
+    assert asyncio.run(asyncio.wait_for(talk(), 120)) == (b"abc", {"b"})
 
 
 # -- files that do not fit

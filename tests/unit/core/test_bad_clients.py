@@ -259,7 +259,7 @@ def test_ten_thousand_subscriptions_at_once_cost_each_the_same(
     def counted(
         self: LiveDelivery, now: float, stream: EdgeStream, tick: int, version: Version
     ) -> None:
-        if stream.earliest is not None and stream.earliest <= version:
+        if stream.earliest_version is not None and stream.earliest_version <= version:
             looked_at.append(min(len(stream.waiting), self._starts_max))
         start(self, now, stream, tick, version)
 

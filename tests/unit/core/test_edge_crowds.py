@@ -2,7 +2,7 @@
 
 from random import Random
 
-from anabranch.core.edge.delivery import PROGRESS_CROWD, PROGRESS_TICKS_EACH
+from anabranch.core.edge.delivery import PROGRESS_POSITIONS_MAX, PROGRESS_TICKS_EACH
 from anabranch.core.edge.reorder_buffer import ReorderBuffer
 from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.model.client_frames import Quality
@@ -34,19 +34,19 @@ def test_many_are_told_of_silence_in_proportion_to_the_ticks_there_were() -> Non
 
 def test_a_crowd_is_told_of_silence_some_at_a_time_and_everybody_in_the_end() -> None:
     rig = Rig()
-    session = crowd(rig, 2 * PROGRESS_CROWD + 1)
+    session = crowd(rig, 2 * PROGRESS_POSITIONS_MAX + 1)
     pause_s = rig.options.done_every_s
     rig.arrive(2)
     told: list[int] = []
     for _ in range(4):
         rig.wait(pause_s)
         told.append(len(rig.matches(session)))
-    assert told == [PROGRESS_CROWD, PROGRESS_CROWD, 1, 0]
+    assert told == [PROGRESS_POSITIONS_MAX, PROGRESS_POSITIONS_MAX, 1, 0]
 
 
 def test_who_is_told_last_is_told_of_ticks_that_came_meanwhile() -> None:
     rig = Rig()
-    session = crowd(rig, PROGRESS_CROWD + 1)
+    session = crowd(rig, PROGRESS_POSITIONS_MAX + 1)
     rig.arrive(2)
     rig.wait(rig.options.done_every_s)
     assert {each.through for each in rig.matches(session)} == {2}
@@ -61,13 +61,18 @@ def test_the_floor_is_the_highest_version_that_anybody_live_needs() -> None:
     live: list[StreamPosition] = []
     for number in range(2_000):
         if live and random.random() < 0.45:
-            stream.leave(live.pop(random.randrange(len(live))))
+            stream.suspend(live.pop(random.randrange(len(live))))
         else:
             quality: Quality = random.choice(("reliable", "best-effort"))
             every = Filter.parse("TRUE")
             who = EdgeSubscription(f"s{number}", "s", "c", every, quality=quality, number=1)
-            live.append(StreamPosition(who, stream, 1))
-            stream.enter(live[-1], Version(1, random.randrange(50)))
-        needs = [place.needs for place in live if place.subscription.quality == "reliable"]
-        assert stream.floor() == max(needs, default=NOTHING)
-        assert stream.needing == len(needs)
+            who.set_version(Version(1, random.randrange(50)))
+            live.append(who.start(stream, 1))
+            stream.go_live(live[-1])
+        needs = [
+            position.required_version
+            for position in live
+            if position.subscription.quality == "reliable"
+        ]
+        assert stream.required_version() == max(needs, default=NOTHING)
+        assert stream.lossless_count == len(needs)

@@ -3,7 +3,7 @@ dear."""
 
 import pytest
 
-from anabranch.core.edge import catch_up, delivery
+from anabranch.core.edge import delivery
 from anabranch.core.edge.reorder_buffer import Run
 from anabranch.model.client_frames import Refused
 from anabranch.model.encoding import Envelope
@@ -53,7 +53,7 @@ def test_slow_durable_subscribers_cost_an_event_nothing_but_a_look(
         looks.append(run.first)
         return looked_for(run, envelope, filter)
 
-    monkeypatch.setattr(catch_up, "is_match", counting)
+    monkeypatch.setattr(delivery, "is_match", counting)
     rig = Rig()
     session = rig.connect()
     for place in range(20):

@@ -60,7 +60,7 @@ class Life:
 
     def note(self) -> None:
         """Take what was put since, one put at a time."""
-        for ask in self.state.out:
+        for ask in self.state.result():
             if isinstance(ask, Put):
                 self.puts.append(ask)
                 self._model(ask)
@@ -85,7 +85,7 @@ class Life:
                     self.placed[name][stream] = self.acked(name, stream)
 
     def acked(self, name: str, stream: str) -> int:
-        return self.state.subscriptions[name].places[stream].acked
+        return self.state.subscriptions[name].positions[stream].acked
 
     # -- what happens ---------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class Life:
         self.note()
 
     def _some(self) -> EdgeSubscription | None:
-        every = [one for one in self.state.subscriptions.values() if not one.is_leaving]
+        every = [one for one in self.state.subscriptions.values() if not one.is_ending]
         return self.draw.choice(every) if every else None
 
     def make(self) -> None:
@@ -109,27 +109,34 @@ class Life:
         self.state.add(made)
         for stream in self.draw.sample(STREAMS, self.draw.randrange(len(STREAMS) + 1)):
             start = self.draw.randrange(1, 50)
-            made.places[stream] = StreamPosition(made, self.state.streams[stream], start)
-            self.cursors.put_cursor(made.places[stream])
+            made.start(self.state.streams[stream], start)
+            self.cursors.put_cursor(made.positions[stream])
         self.cursors.put_subscription(made)
 
     def end(self) -> None:
         if (one := self._some()) is not None:
-            one.is_leaving = True
+            one.end()
             self.cursors.forget(one)
             self.leaving.append(one)
 
     def ack(self) -> None:
         for _ in range(self.draw.randrange(1, 4)):
             one = self._some()
-            if one is not None and one.places:
-                place = one.places[self.draw.choice(sorted(one.places))]
-                self.cursors.moves(place, place.acked + self.draw.randrange(1, 5))
+            if one is not None and one.positions:
+                position = one.positions[self.draw.choice(sorted(one.positions))]
+                self.acknowledge(position, self.draw.randrange(1, 5))
+
+    def acknowledge(self, position: StreamPosition, ticks: int) -> None:
+        """Some ticks are sent and acknowledged."""
+        tick = position.acked + ticks
+        position.advance(tick)
+        position.announce(tick)
+        self.cursors.record_ack(position, tick)
 
     def write(self) -> None:
-        before = len(self.state.out)
+        before = len(self.state.result())
         self.cursors.write(0.0)
-        if len(self.state.out) > before:
+        if len(self.state.result()) > before:
             (stored,) = self.state.stored(self.state._ticket)
             assert isinstance(stored, CursorsStored)
             self.writing = stored
@@ -140,30 +147,27 @@ class Life:
             stored, self.writing = self.writing, None
             self.cursors.stored(0.0, stored)
         for one in self.leaving:
-            self.state.drop(one)
+            self.state.remove(one)
         self.leaving.clear()
 
     def return_(self) -> None:
         """A client comes back, with more than was known of it or not."""
         if (one := self._some()) is not None:
-            for place in one.places.values():
-                place.acked += self.draw.randrange(3)
-                self.cursors.put_cursor(place)
+            for position in one.positions.values():
+                position.present(position.acked + self.draw.randrange(3))
+                self.cursors.put_cursor(position)
                 # Each put is noted by itself, since a later one may say more.
                 self.note()
             self.cursors.put_subscription(one)
 
     def go_back(self) -> None:
         """A client comes back with less than where a cursor started."""
-        if (one := self._some()) is not None and one.places:
-            stream = self.draw.choice(sorted(one.places))
-            former = one.places[stream]
+        if (one := self._some()) is not None and one.positions:
+            stream = self.draw.choice(sorted(one.positions))
+            former = one.positions[stream]
             self.cursors.abandon(former)
-            place = StreamPosition(
-                one, former.stream, max(1, former.start - self.draw.randrange(1, 9))
-            )
-            one.places[stream] = place
-            self.cursors.put_cursor(place)
+            start = max(1, former.start - self.draw.randrange(1, 9))
+            self.cursors.put_cursor(one.start(former.stream, start))
 
     # -- the end of it --------------------------------------------------------------------------
 
@@ -171,7 +175,7 @@ class Life:
         """What origins may have been told not to keep."""
         every = self.state.subscriptions.items()
         return {
-            name: {stream: place.synced for stream, place in one.places.items()}
+            name: {stream: position.synced for stream, position in one.positions.items()}
             for name, one in every
         }
 
@@ -191,10 +195,11 @@ def recovered(catalog: Catalog) -> Stands:
     state = EdgeState("a", NETWORK, Options(), DEFAULT_LIMITS, 1)
     Cursors(state).recover(Recovered(catalog, 1 << 62))
     for one in state.subscriptions.values():
-        for place in one.places.values():
-            assert place.acked == place.told == place.sent == place.written == place.synced
+        for position in one.positions.values():
+            ticks = {position.acked, position.announced, position.processed}
+            assert ticks | {position.written, position.synced} == {position.acked}
     return {
-        name: {stream: place.acked for stream, place in sorted(one.places.items())}
+        name: {stream: position.acked for stream, position in sorted(one.positions.items())}
         for name, one in sorted(state.subscriptions.items())
     }
 
@@ -254,12 +259,12 @@ def test_a_client_that_goes_back_again_and_again_leaves_no_rows_behind() -> None
     life = Life({}, {}, Random(1))
     made = EdgeSubscription("s", "s", "client", FILTER, quality="durable", number=1)
     life.state.add(made)
-    made.places["b"] = StreamPosition(made, life.state.streams["b"], 10_000)
-    life.cursors.put_cursor(made.places["b"])
+    made.start(life.state.streams["b"], 10_000)
+    life.cursors.put_cursor(made.positions["b"])
     life.cursors.put_subscription(made)
     for _ in range(4 * KEPT_MIN):
         life.go_back()
-        life.cursors.moves(made.places["b"], made.places["b"].acked + 1)
+        life.acknowledge(made.positions["b"], 1)
         life.write()
         life.note()
         life.sync()

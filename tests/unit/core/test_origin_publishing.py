@@ -7,9 +7,8 @@ from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import BlankRecord, decode_record
 from anabranch.core.part_requests import ChangeAdvertisements, RequestSync
 from anabranch.model.errors import RemoteError
-from anabranch.model.event import INT_MAX, Control
+from anabranch.model.event import INT_MAX, Control, utc_text
 from anabranch.model.frames import Done
-from anabranch.model.instants import utc_text
 from anabranch.model.limits import Limits
 from tests.event_parts import frame
 from tests.origin_parts import EDGES, Driver, body, ticks_of

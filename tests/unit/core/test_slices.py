@@ -329,7 +329,7 @@ def test_a_pattern_is_read_once_however_it_begins(
     texts: list[str] = []
     read, parse = records._read, parse_expression
 
-    def reads(pattern_id: str, text: str, limits: Limits) -> records.ReadPattern:
+    def reads(pattern_id: str, text: str, limits: Limits) -> records.ParsedPattern:
         texts.append(text)
         return read(pattern_id, text, limits)
 

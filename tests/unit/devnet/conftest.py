@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-BOUND_S = 30.0
+BOUND_S = 120.0
 
 
 def _wait_until(is_so: Callable[[], bool], what: str) -> None:

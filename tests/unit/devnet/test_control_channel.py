@@ -16,7 +16,7 @@ from anabranch.devnet.network import LocalNetwork
 from anabranch.model.errors import LocalError
 
 TEXT = '[network]\nname = "n"\n[tree]\na = ["b"]\n'
-BOUND_S = 30.0
+BOUND_S = 120.0
 
 
 @asynccontextmanager

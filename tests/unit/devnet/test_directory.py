@@ -11,7 +11,8 @@ import pytest
 from anabranch.cli.network import SHAPES, ShapeName, example
 from anabranch.config.addresses import PortName
 from anabranch.config.network_file import load, loads
-from anabranch.devnet.directory import NETWORK_FILE, hold, home_of, running_file
+from anabranch.config.network_location import RUNNING_FILE, home_of, running_file
+from anabranch.devnet.directory import hold
 from anabranch.devnet.network import LocalNetwork
 from anabranch.devnet.sample_data import network_from
 from anabranch.model.errors import LocalError
@@ -90,7 +91,7 @@ def test_a_network_that_cannot_be_settled_lets_go_of_the_directory(tmp_path: Pat
 def test_the_file_of_every_shape_leads_to_the_network_that_runs(
     tmp_path: Path, shape: ShapeName, port: PortName
 ) -> None:
-    path = written(tmp_path, example(shape), NETWORK_FILE)
+    path = written(tmp_path, example(shape), RUNNING_FILE)
     file = load(path)
     with settled(path, home_of(file)) as network:
         found = running_file(path, port)
@@ -107,7 +108,7 @@ def test_a_file_that_says_the_port_is_taken_at_its_word(tmp_path: Path) -> None:
         found = running_file(path, "clients")
         assert found.path == path
         assert found.broker("b").clients_port == 4200
-        assert running_file(path, "observe").path.name == NETWORK_FILE
+        assert running_file(path, "observe").path.name == RUNNING_FILE
 
 
 def test_a_network_that_was_never_started_is_an_error_that_says_what_to_give(
@@ -116,7 +117,7 @@ def test_a_network_that_was_never_started_is_an_error_that_says_what_to_give(
     path = written(tmp_path)
     with pytest.raises(LocalError) as caught:
         running_file(path, "clients")
-    assert str(tmp_path / "anabranch-pair" / NETWORK_FILE) in str(caught.value)
+    assert str(tmp_path / "anabranch-pair" / RUNNING_FILE) in str(caught.value)
     assert f"`anabranch up {path}`" in str(caught.value)
     assert "--network DIR/network.toml" in str(caught.value)
 

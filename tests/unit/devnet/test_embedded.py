@@ -11,7 +11,7 @@ import pytest
 from anabranch import embedded
 from anabranch.model.errors import LocalError
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 
 def test_a_blocking_client_publishes_and_gets_what_matches() -> None:

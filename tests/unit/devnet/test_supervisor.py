@@ -14,7 +14,7 @@ from anabranch.devnet.child import Program
 from anabranch.devnet.supervisor import Change, Supervisor, SupervisorTimeouts
 from anabranch.model.errors import LocalError
 
-BOUND_S = 30.0
+BOUND_S = 120.0
 SERVE = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(600)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SERVE
 #: Starts a supervised process, says its id, and waits to be killed itself.

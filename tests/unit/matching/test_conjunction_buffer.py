@@ -1,4 +1,4 @@
-"""The desk: what the kernel reads from a message is what the schema spells, or nothing."""
+"""The buffer: what the kernel reads from a message is what the schema spells, or nothing."""
 
 import struct
 
@@ -10,9 +10,8 @@ from tests.covering_parts import conjunction
 pytest.importorskip("numba")
 
 from anabranch.matching.compiled import CompiledEngine
-from anabranch.matching.conjunction_buffer import Desk
-from anabranch.matching.kernels.look import READ, UNREAD, look
-from anabranch.matching.kernels.read_conjunction import NAMES, TOTAL
+from anabranch.matching.compiled_boxes import ConjunctionBuffer
+from anabranch.matching.kernels.read_conjunction import NAMES, READ, TOTAL, UNREAD, look
 from anabranch.matching.schema import Schema
 from anabranch.model.normal.conjunction import EVERY_EVENT, Conjunction
 
@@ -25,39 +24,39 @@ TEXTS = ["", "k", "Größe", "漢字", "a" * 31, "a" * 32, "a" * 255, "a" * 256,
 
 
 class Office:
-    """A desk with the schema it learns from."""
+    """A buffer with the schema it learns from."""
 
     def __init__(self) -> None:
         self.engine = CompiledEngine()
-        self.desk = Desk()
+        self.buffer = ConjunctionBuffer()
         self.schema = Schema(self.engine.open_axis, 100, self._learn)
 
     def _learn(self, code: int, attribute: int, text: str) -> None:
-        self.desk.learn(attribute, text, code)
+        self.buffer.learn(attribute, text, code)
 
     def spelled(self, conjunction: Conjunction) -> list[int]:
         """The words by way of the schema, which also learns what is new."""
         spelling = self.schema.spell(conjunction)
         for name, _ in conjunction.constraints:
-            if not self.desk.knows(NAMES, name):
-                self.desk.learn(NAMES, name, self.schema.attributes[name])
+            if not self.buffer.knows(NAMES, name):
+                self.buffer.learn(NAMES, name, self.schema.attributes[name])
         form = "<q" + spelling.form
-        struct.pack_into(form, self.desk.words.data, 0, spelling.count, *spelling.words)
-        look(self.engine.memory.context, self.desk.vector, 0, READ)
+        struct.pack_into(form, self.buffer.words.data, 0, spelling.count, *spelling.words)
+        look(self.engine.memory.context, self.buffer.vector, 0, READ)
         return self._words()
 
     def read(self, conjunction: Conjunction) -> list[int] | None:
         """The words by way of a message; None if the kernel leaves it unread."""
         raw = msgspec.msgpack.encode(conjunction.constraints)
-        self.desk.reserve_message(len(raw))
-        self.desk.message_view[: len(raw)] = raw
-        self.desk.words[:] = 0
-        if look(self.engine.memory.context, self.desk.vector, 1, READ) == UNREAD:
+        self.buffer.reserve_message(len(raw))
+        self.buffer.message_view[: len(raw)] = raw
+        self.buffer.words[:] = 0
+        if look(self.engine.memory.context, self.buffer.vector, len(raw), READ) == UNREAD:
             return None
         return self._words()
 
     def _words(self) -> list[int]:
-        words: list[int] = self.desk.words[: self.desk.vector[TOTAL]].tolist()
+        words: list[int] = self.buffer.words[: self.buffer.vector[TOTAL]].tolist()
         return words
 
 
@@ -126,27 +125,27 @@ def test_forgotten_texts_are_left_unread_and_can_be_learned_again(office: Office
     wanted = conjunction("s = 'a'")
     words = office.spelled(wanted)
     attribute = office.schema.attributes["s"]
-    office.desk.forget(attribute, "a")
+    office.buffer.forget(attribute, "a")
     assert office.read(wanted) is None
-    office.desk.learn(attribute, "a", words[2])
+    office.buffer.learn(attribute, "a", words[2])
     assert office.read(wanted) == words
 
 
 def test_forgotten_names_are_left_unread(office: Office) -> None:
     wanted = conjunction("x > 1")
     office.spelled(wanted)
-    office.desk.forget_names()
+    office.buffer.forget_names()
     assert office.read(wanted) is None
-    assert not office.desk.knows(NAMES, "x")
+    assert not office.buffer.knows(NAMES, "x")
 
 
 def test_glossary_keeps_its_words_as_it_grows_and_shrinks(office: Office) -> None:
     office.spelled(conjunction("s = 'a'"))
     attribute = office.schema.attributes["s"]
     for code in range(5_000):
-        office.desk.learn(attribute, f"text {code}", code)
+        office.buffer.learn(attribute, f"text {code}", code)
         if code >= 100:
-            office.desk.forget(attribute, f"text {code - 100}")
+            office.buffer.forget(attribute, f"text {code - 100}")
     for code in range(5_000):
         words = office.read(conjunction(f"s = 'text {code}'"))
         assert (words is None) == (code < 4_900)

@@ -13,7 +13,7 @@ from anabranch.matching import kernel_compiler, kernel_state
 from anabranch.matching.engine import numba_is_here
 from anabranch.matching.kernel_compiler import KernelCompiler, is_compiled, mark_compiled
 
-BOUND_S = 60.0
+BOUND_S = 180.0
 
 pytestmark = pytest.mark.skipif(not numba_is_here(), reason="there are no kernels without numba")
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from anabranch.matching.identities import Matches
 from anabranch.matching.index import MatchIndex
-from anabranch.matching.matches import Matches
 from anabranch.model.event import Value
 
 

@@ -46,7 +46,7 @@ print(sorted((*a.ids, *b.ids) for a in dag.nodes() for b in a.below))
 def output_of(program: str) -> str:
     run = subprocess.run(
         [sys.executable, "-c", program],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -37,7 +37,7 @@ print(json.dumps([is_set, resident() - before]))
 
 def resident_after(setting: str) -> tuple[bool, int]:
     arguments = [sys.executable, "-c", _PROGRAM, setting, str(2 * LARGE_BYTES)]
-    done = subprocess.run(arguments, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(arguments, capture_output=True, check=True, timeout=300)
     is_set, size = json.loads(done.stdout)
     return bool(is_set), int(size)
 

@@ -326,7 +326,7 @@ def test_a_log_that_turns_out_to_be_corrupt_ends_the_broker(tmp_path: Path) -> N
             file.write(b"damage")
         async with connected(node) as client:
             tell(client, Fetch(1, 1, 20, "", 10**6))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(BOUND_S):
                 await node.stopped()
             assert "the log is corrupt" in node.failure
             await client.end()

@@ -28,7 +28,7 @@ from anabranch.model.version import Version
 from anabranch.node import frame_queue
 from anabranch.node.frame_queue import FilterPreparation, Preparation
 
-BOUND_S = 30.0
+BOUND_S = 120.0
 LONG = " OR ".join(f"a{n} = {n}" for n in range(40))
 PATTERN = f"x:{{{LONG}}} THEN y:{{{LONG}}} WITHIN 10 s"
 RECORD = PointRecord("p2", PATTERN, "simple", 0, "a", Version(1, 1))

@@ -50,7 +50,7 @@ def test_whoever_waits_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> N
         future: Future[None] = Future()
         turns.wait(lambda: None, lambda: signs.put_nowait("turn"))
         turns.wait_for(future, lambda: None, lambda: signs.put_nowait("thread"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             heard = {await signs.get() for _ in range(10)}
         assert heard == {"turn", "thread"}
         turns.close()
@@ -68,7 +68,7 @@ def test_what_waits_for_a_thread_has_its_turn_when_that_is_done() -> None:
         await asyncio.sleep(0)
         assert not came.is_set()
         future.set_result(None)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await came.wait()
         turns.close()
 

@@ -162,6 +162,7 @@ def test_a_frame_that_grows_byte_by_byte_is_late_all_the_same(tmp_path: Path) ->
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_complete_frames_that_follow_each_other_are_never_late(tmp_path: Path) -> None:
     async def story() -> None:
         async with running(config("a", tmp_path, options=Options(frame_s=0.5))) as node:

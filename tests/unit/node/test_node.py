@@ -137,7 +137,7 @@ def test_a_disk_that_fails_ends_the_node_with_the_reason(
         client = await RawClient.at(node, "publisher")
         file_size_max(4_096)
         client.publish({"note": "x" * 20_000})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await node.stopped()
         assert client.confirmed() == 0
         assert f"cannot write to the state directory {tmp_path / 'a'}" in node.failure

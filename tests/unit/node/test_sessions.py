@@ -101,7 +101,7 @@ def test_a_mistake_in_the_core_ends_the_node_and_confirms_nothing(
         # The loop tells it too, to whoever runs the process.
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
         client.publish({"x": 1})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             await node.stopped()
         assert "internal error in the broker: AssertionError: planted" in node.failure
         await until(lambda: client.end)

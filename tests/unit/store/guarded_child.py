@@ -19,9 +19,8 @@ from anabranch.matching.kernels.machine import get
 from anabranch.matching.sieve import Sieve
 from anabranch.model.event import EventId
 from anabranch.model.filter import Filter
-from anabranch.store.bulk.kernels import layout as at
-from anabranch.store.bulk.kernels.entries import walk
-from anabranch.store.bulk.kernels.rows import pack
+from anabranch.store.bulk import kernels as at
+from anabranch.store.bulk.kernels import pack, walk
 from anabranch.store.segment import encode_entry, encode_seal
 from tests.event_parts import frame, with_control
 

@@ -257,7 +257,7 @@ def test_few_filters_are_kept_if_they_are_long() -> None:
 def test_the_checksum_is_that_of_zlib() -> None:
     from numba import njit
 
-    from anabranch.store.bulk.kernels.checksum import crc32
+    from anabranch.store.bulk.kernels import crc32
 
     @njit
     def checksum(data, first, stop, start):  # type: ignore[no-untyped-def]

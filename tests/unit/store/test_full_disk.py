@@ -12,7 +12,7 @@ _MOUNT = 'mount -t tmpfs -o size=3m tmpfs "$1" && shift && exec "$@"'
 
 def _in_small_file_system(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     line = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(folder), *command]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_publishing_waits_reading_goes_on_and_service_resumes_when_there_is_room(

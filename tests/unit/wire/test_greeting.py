@@ -7,6 +7,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.wire.greeting import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
+    EventLimits,
     Greeting,
     Proof,
     Refusal,
@@ -27,8 +28,13 @@ def test_a_greeting_comes_back_as_it_was(greeting: Greeting) -> None:
 
 def test_a_greeting_begins_with_the_name_of_the_protocol_and_its_version() -> None:
     assert msgspec.msgpack.decode(encode_greeting(BROKER)) == [
-        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [],
+        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [], None,
     ]  # fmt: skip
+
+
+def test_a_greeting_of_a_broker_that_does_not_tell_its_limits_is_read() -> None:
+    parts = msgspec.msgpack.decode(encode_greeting(CLIENT))
+    assert decode_greeting(msgspec.msgpack.encode(parts[:-1])) == CLIENT
 
 
 def test_a_refusal_is_an_error_with_its_reason() -> None:
@@ -125,5 +131,6 @@ def test_greetings_with_the_longest_names_and_proofs_are_within_the_bound() -> N
         life=2**63 - 1,
         nonce=bytes(NONCE_BYTES),
         proofs=(bytes(32), bytes(32)),
+        event_limits=EventLimits(*[2**63 - 1] * 6),
     )
     assert decode_greeting(encode_greeting(longest)) == longest

@@ -15,7 +15,7 @@ from anabranch.wire.framing import FrameReader, framed
 from anabranch.wire.greeting import GREETING_BYTES_MAX
 from anabranch.wire.transport import Connection
 
-BOUND_S = 20.0
+BOUND_S = 120.0
 
 
 class Owner:

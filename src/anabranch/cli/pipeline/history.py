@@ -35,7 +35,8 @@ from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
 from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
-from anabranch.client.subscription import Since, Subscription
+from anabranch.client.subscribe_request import Since
+from anabranch.client.subscription import Subscription
 from anabranch.model.encoding import decode_event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS

@@ -36,8 +36,8 @@ import msgspec
 
 from anabranch.core.catalog_recovery import decoded, number_in, rows, set_aside
 from anabranch.core.contract import Recovered
-from anabranch.core.edge.state import CursorsStored, EdgeState
-from anabranch.core.edge.subscriptions import RUN_MAX, EdgeStream, EdgeSubscription, StreamPosition
+from anabranch.core.edge.state import RUN_MAX, CursorsStored, EdgeState
+from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription, StreamPosition
 from anabranch.core.patterns.join_points.records import TABLE as PATTERNS
 from anabranch.model.event import Count
 from anabranch.model.filter import Filter
@@ -87,7 +87,7 @@ class CursorMoves:
     def __init__(self, state: EdgeState) -> None:
         self._state = state
         #: The number of the next row.
-        self.next = 1
+        self.next_row = 1
         #: (number, positions that it moves), oldest first.
         self._rows: deque[tuple[int, list[StreamPosition]]] = deque()
         self._count = 0
@@ -96,7 +96,7 @@ class CursorMoves:
         #: Keys of rows without a move that counts.
         self._void: list[str] = []
 
-    def read(self, recovered: Recovered, since: Iterable[int]) -> Moved:
+    def read(self, recovered: Recovered, moves_from: Iterable[int]) -> Moved:
         """Row → stream → subscription → tick, oldest first; cursors on disk have these numbers."""
         own, last = self._state.name, recovered.last_tick
 
@@ -107,16 +107,16 @@ class CursorMoves:
             return number, moved
 
         moved = dict(sorted(rows(recovered, MOVES, read).values(), key=lambda row: row[0]))
-        self.next = max([1, *since, *(number + 1 for number in moved)])
+        self.next_row = max([1, *moves_from, *(number + 1 for number in moved)])
         return moved
 
-    def recover(self, moved: Moved, since: dict[StreamPosition, int]) -> None:
-        """Apply moves to cursors; `since` holds the first row that counts for each."""
+    def recover(self, moved: Moved, moves_from: dict[StreamPosition, int]) -> None:
+        """Apply moves to cursors; `moves_from` holds the first row that counts for each."""
         for number, row in moved.items():
             counting = [
-                place
-                for place, tick in self._places(row)
-                if number >= since[place] and self._take(place, number, tick)
+                position
+                for position, tick in self._positions(row)
+                if number >= moves_from[position] and self._take(position, number, tick)
             ]
             if counting:
                 self._rows.append((number, counting))
@@ -124,19 +124,18 @@ class CursorMoves:
             else:
                 self._void.append(str(number))
 
-    def _places(self, moved: dict[str, dict[str, int]]) -> Iterable[tuple[StreamPosition, int]]:
+    def _positions(self, moved: dict[str, dict[str, int]]) -> Iterable[tuple[StreamPosition, int]]:
         subscriptions = self._state.subscriptions
         for stream, ticks in moved.items():
             for name, tick in ticks.items():
                 owner = subscriptions.get(name)
-                place = None if owner is None else owner.places.get(stream)
-                if place is not None and place.covers(tick):
-                    yield place, tick
+                position = None if owner is None else owner.positions.get(stream)
+                if position is not None and position.covers(tick):
+                    yield position, tick
 
-    def _take(self, place: StreamPosition, number: int, tick: int) -> bool:
-        self._moved_count += not place.move
-        place.move = number
-        place.sent = place.told = place.acked = place.written = place.synced = tick
+    def _take(self, position: StreamPosition, number: int, tick: int) -> bool:
+        self._moved_count += not position.moves_row
+        position.recover(tick, number)
         return True
 
     def sweep(self) -> None:
@@ -145,24 +144,24 @@ class CursorMoves:
             self._state.put(MOVES, key, None)
         self._void.clear()
 
-    def own_row_put(self, place: StreamPosition) -> None:
+    def own_row_put(self, position: StreamPosition) -> None:
         """The cursor's own row holds its position, or the cursor is no longer in use."""
-        self._moved_count -= place.move > 0
-        place.move = 0
+        self._moved_count -= position.moves_row > 0
+        position.leave_moves()
 
-    def write(self, places: list[StreamPosition]) -> list[StreamPosition]:
+    def write(self, positions: list[StreamPosition]) -> list[StreamPosition]:
         """Put a row for cursors that moved; returns them and those copied from deleted rows."""
-        if not places:
-            return places
-        number, self.next = self.next, self.next + 1
+        if not positions:
+            return positions
+        number, self.next_row = self.next_row, self.next_row + 1
         moved: list[StreamPosition] = []
-        self._enter(places, number, moved)
+        self._append_to_row(positions, number, moved)
         gone = []
         while self._rows and self._count + len(moved) > KEPT_MIN + 2 * self._moved_count:
-            oldest, row_places = self._rows.popleft()
-            self._count -= len(row_places)
+            oldest, row_positions = self._rows.popleft()
+            self._count -= len(row_positions)
             gone.append(oldest)
-            self._enter(self._still_counting(oldest, row_places), number, moved)
+            self._append_to_row(self._still_counting(oldest, row_positions), number, moved)
         self._state.put(MOVES, str(number), _encoder.encode(_ticks(moved)))
         for oldest in gone:
             self._state.put(MOVES, str(oldest), None)
@@ -171,35 +170,34 @@ class CursorMoves:
         return moved
 
     def _still_counting(
-        self, number: int, row_places: list[StreamPosition]
+        self, number: int, row_positions: list[StreamPosition]
     ) -> list[StreamPosition]:
         counting = []
-        for place in row_places:
-            if place.move != number:
+        for position in row_positions:
+            if position.moves_row != number:
                 continue
-            if place.is_over:
-                self.own_row_put(place)
+            if position.is_removed:
+                self.own_row_put(position)
             else:
-                counting.append(place)
+                counting.append(position)
         return counting
 
-    def _enter(
-        self, places: list[StreamPosition], number: int, moved: list[StreamPosition]
+    def _append_to_row(
+        self, positions: list[StreamPosition], number: int, moved: list[StreamPosition]
     ) -> None:
-        for place in places:
-            self._moved_count += not place.move
-            place.move = number
-            place.written = place.acked
-        moved += places
+        for position in positions:
+            self._moved_count += not position.moves_row
+            position.write(number)
+        moved += positions
 
 
-def _ticks(places: list[StreamPosition]) -> dict[str, dict[str, int]]:
+def _ticks(positions: list[StreamPosition]) -> dict[str, dict[str, int]]:
     moved: dict[str, dict[str, int]] = {}
-    for place in places:
-        ticks = moved.get(place.stream.name)
+    for position in positions:
+        ticks = moved.get(position.stream.name)
         if ticks is None:
-            ticks = moved[place.stream.name] = {}
-        ticks[place.subscription.name] = place.acked
+            ticks = moved[position.stream.name] = {}
+        ticks[position.subscription.name] = position.acked
     return moved
 
 
@@ -207,10 +205,6 @@ SUBSCRIPTIONS = "subscriptions"
 CURSORS = "cursors"
 RUN_TABLE = "edge"
 RUN_KEY = "run"
-#: `Done` is repeated after this many intervals; the pause doubles each time, up to a bound.
-_REPEAT_AFTER = 8
-_REPEAT_MAX = 64
-
 #: Seconds of the clock per run, if the number of the last run is lost.
 _RUN_S = 2
 
@@ -300,28 +294,25 @@ class Cursors:
         good, bad = decoded(recovered, CURSORS, read)
         moved = self._moves.read(recovered, (row.moves_from for row in good.values()))
         # Its moves, if any, may belong to an earlier subscription of the same name.
-        first = CursorRow(1, 0, is_held=True, moves_from=self._moves.next)
+        first = CursorRow(1, 0, is_held=True, moves_from=self._moves.next_row)
         for each in bad:
             is_kept = self._owner_of(each.key) is not None
             set_aside(recovered, each, _row_encoder.encode(first) if is_kept else None)
             if is_kept:
                 good[each.key] = first
-        since: dict[StreamPosition, int] = {}
+        moves_from: dict[StreamPosition, int] = {}
         for key, cursor in good.items():
             owner = self._owner_of(key)
             if owner is None:
                 self._orphans.append(key)
                 continue
             stream = key.partition("\0")[2]
-            place = owner.places[stream] = StreamPosition(
-                owner, state.streams[stream], cursor.start
-            )
-            place.sent = place.told = place.acked = cursor.acked
-            place.written = place.synced = cursor.acked
-            since[place] = cursor.moves_from
+            position = owner.start(state.streams[stream], cursor.start)
+            position.recover(cursor.acked)
+            moves_from[position] = cursor.moves_from
             if not cursor.is_held:
-                place.mode = "holding"
-        self._moves.recover(moved, since)
+                position.hold()
+        self._moves.recover(moved, moves_from)
 
     def _recover_subscriptions(self, recovered: Recovered) -> set[str]:
         """Recover subscriptions; returns the names of those set aside."""
@@ -339,7 +330,7 @@ class Cursors:
                 state.index.add(name, subscription.filter)
                 state.add(subscription)
                 state.charge(subscription, cost)
-                state.away[name] = subscription
+                state.set_detached(subscription)
 
         _, bad = decoded(recovered, SUBSCRIPTIONS, read)
         for each in bad:
@@ -370,18 +361,20 @@ class Cursors:
         )
         self._state.put(SUBSCRIPTIONS, subscription.name, _row_encoder.encode(row))
 
-    def put_cursor(self, place: StreamPosition) -> None:
+    def put_cursor(self, position: StreamPosition) -> None:
         """Put the position of a durable subscription into its own row."""
-        place.written = place.acked
-        self._moves.own_row_put(place)
-        key = f"{place.subscription.name}\0{place.stream.name}"
-        row = CursorRow(place.start, place.acked, place.mode != "holding", self._moves.next)
+        self._moves.own_row_put(position)
+        position.write()
+        key = f"{position.subscription.name}\0{position.stream.name}"
+        row = CursorRow(
+            position.start, position.acked, position.mode != "holding", self._moves.next_row
+        )
         self._state.put(CURSORS, key, _row_encoder.encode(row))
 
-    def abandon(self, place: StreamPosition) -> None:
+    def abandon(self, position: StreamPosition) -> None:
         """Give up a position; another one takes its row."""
-        place.is_over = True
-        self._moves.own_row_put(place)
+        position.remove()
+        self._moves.own_row_put(position)
 
     def forget(self, subscription: EdgeSubscription, is_closed: bool = False) -> None:
         """Delete a durable subscription, or everything but the record that it is closed."""
@@ -389,8 +382,8 @@ class Cursors:
             self.put_subscription(subscription, is_closed=True)
         else:
             self._state.put(SUBSCRIPTIONS, subscription.name, None)
-        for stream, place in subscription.places.items():
-            self._moves.own_row_put(place)
+        for stream, position in subscription.positions.items():
+            self._moves.own_row_put(position)
             self._state.put(CURSORS, f"{subscription.name}\0{stream}", None)
 
     # -- periodic work --------------------------------------------------------------------------
@@ -406,17 +399,16 @@ class Cursors:
             if written or run:
                 self._is_writing = True
                 self._state.sync(CursorsStored(written))
-        self.tell_done(now)
+        self.send_done(now)
 
     def stored(self, now: float, stored: CursorsStored) -> None:
-        """Record that cursors are on disk."""
         self._is_writing = False
-        for place, tick in stored.ticks:
-            place.synced = max(place.synced, tick)
+        for position, tick in stored.ticks:
+            position.stored(tick)
         if self._is_write_pending:
             self.write(now)
         else:
-            self.tell_done(now)
+            self.send_done(now)
 
     def client_left(self, now: float) -> None:
         """Write soon, so that the next session of the client resumes where this one ended."""
@@ -425,20 +417,19 @@ class Cursors:
         elif self._moved:
             self.write(now)
 
-    def moves(self, place: StreamPosition, tick: int) -> None:
-        """Record an acknowledgement."""
-        if place.acked <= place.written and place.subscription.quality == "durable":
-            self._moved.append(place)
-        place.acked = tick
+    def record_ack(self, position: StreamPosition, tick: int) -> None:
+        if position.acked <= position.written and position.subscription.is_durable:
+            self._moved.append(position)
+        position.ack(tick)
 
     def _write_changed(self) -> list[tuple[StreamPosition, int]]:
         moved, self._moved = self._moved, []
-        written = self._moves.write([place for place in moved if _is_unwritten(place)])
-        return [(place, place.acked) for place in written]
+        written = self._moves.write([position for position in moved if _is_unwritten(position)])
+        return [(position, position.acked) for position in written]
 
     # -- origins --------------------------------------------------------------------------------
 
-    def tell_done(self, now: float) -> None:
+    def send_done(self, now: float) -> None:
         """Send `Done` to origins where it has changed or is due to be repeated."""
         state = self._state
         if not state.requests.is_open:
@@ -449,19 +440,14 @@ class Cursors:
             tick = self._done(stream, held)
             if tick is None:
                 continue
-            is_news = tick > stream.done_told
-            stream.done_told = tick
-            if is_news or now >= stream.done_again_at:
-                pause = _REPEAT_AFTER if is_news else min(2 * stream.done_pause, _REPEAT_MAX)
-                stream.done_pause = pause
-                stream.done_again_at = now + pause * state.options.done_every_s
+            if stream.is_done_due(now, tick, state.options.done_every_s):
                 state.carry(stream.name, Done(tick, state.requests.last_number))
-            state.done_at = min(state.done_at, stream.done_again_at)
+            state.schedule_done_at(stream.done_repeat_at)
 
     def _sweep_one(self) -> None:
         for stream in self._state.streams.values():
-            if stream.needed.is_crowded:
-                stream.needed.sweep(self._needs_after)
+            if stream.lowest_needed.needs_sweep:
+                stream.lowest_needed.sweep(self._needed_after)
                 return
 
     def _held(self) -> dict[str, int]:
@@ -472,24 +458,24 @@ class Cursors:
                 held[stream] = min(held.get(stream, tick), tick)
         return held
 
-    def _needs_after(self, place: StreamPosition) -> int | None:
+    def _needed_after(self, position: StreamPosition) -> int | None:
         """The tick up to which a position needs nothing; None if it is no longer in use."""
-        if place.is_over:
+        if position.is_removed:
             return None
-        return place.synced if place.subscription.quality == "durable" else place.acked
+        return position.synced if position.subscription.is_durable else position.acked
 
     def _done(self, stream: EdgeStream, held: dict[str, int]) -> int | None:
-        if not stream.line.is_placed:
+        if not stream.buffer.is_placed:
             # A client may claim a tick beyond the end of the stream.
             return None
-        needed = stream.needed.least(self._needs_after)
-        ticks = (stream.line.position, needed, held.get(stream.name))
+        needed = stream.lowest_needed.lowest(self._needed_after)
+        ticks = (stream.buffer.position, needed, held.get(stream.name))
         return min(tick for tick in ticks if tick is not None)
 
 
-def _is_unwritten(place: StreamPosition) -> bool:
-    is_staying = not place.is_over and not place.subscription.is_leaving
-    return is_staying and place.acked > place.written
+def _is_unwritten(position: StreamPosition) -> bool:
+    is_staying = not position.is_removed and not position.subscription.is_ending
+    return is_staying and position.acked > position.written
 
 
 def _subscription_of(
@@ -503,6 +489,5 @@ def _subscription_of(
     subscription = EdgeSubscription(
         name, name, stored.client, filter, quality="durable", number=stored.number
     )
-    subscription.is_claimed = stored.is_claimed
-    subscription.is_stored = True
+    subscription.recovered(stored.is_claimed)
     return subscription, None if stored.is_closed else filter.cost(stored.filter)

@@ -1,9 +1,10 @@
-"""Live delivery: match each event once and push it to every subscription that is up to date.
+"""Delivery: match each event once, push it to subscriptions that are up to date, replay to others.
 
-Theory of operation: the reorder buffer of a stream releases runs in stream order. Each event is
-matched once against the index of all subscriptions and pushed to the positions that are live on the
-stream. The events that the subscriptions of one session receive in one step leave in one frame, or
-in several if one would be too large. A silent range costs one comparison of versions. Rules:
+Theory of operation of live delivery: the reorder buffer of a stream releases runs in stream order.
+Each event is matched once against the index of all subscriptions and pushed to the positions that
+are live on the stream. The events that the subscriptions of one session receive in one step leave
+in one frame, or in several if one would be too large. A silent range costs one comparison of
+versions. `CatchUp` replays to the other subscriptions. Rules of live delivery:
 
 1. *Start.* A new subscription starts at the first tick whose interest version includes it, because
    upstream brokers filter with that version from then on. While the buffer is idle, the next tick
@@ -40,12 +41,12 @@ event cannot be decoded, its origin is at fault, not the neighbour that forwarde
 request would return the same bytes: its tick is withheld as `unreadable`.
 """
 
-from bisect import bisect_right
 from collections.abc import Generator, Hashable, Iterator, Sequence
+from itertools import pairwise
 
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.publisher_order import PublisherOrder
-from anabranch.core.edge.reorder_buffer import Run
+from anabranch.core.edge.reorder_buffer import Run, withheld_runs
 from anabranch.core.edge.state import EdgeState, StartStored
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
@@ -57,27 +58,17 @@ from anabranch.core.edge.unsubscribe import Unsubscription
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.routing.contract import WorkDone
 from anabranch.matching.index import MatchIndex
-from anabranch.matching.residual_checks import Check
-from anabranch.model.client_frames import Ack, Matches, StartsAt, Withheld
-from anabranch.model.encoding import Envelope, decode_envelope
+from anabranch.matching.residual_checks import CHECK_WORK, SEARCHED_BYTES, Check
+from anabranch.model.client_frames import Ack, StartsAt, Withheld
+from anabranch.model.encoding import Envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Attributes
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.limits import Limits
+from anabranch.model.frames import Answer, NotKept, Replay
 from anabranch.model.version import NOTHING, Version
 
 _NS_PER_S = 1e9
-
-
-def read(run: Run, limits: Limits) -> Envelope | None:
-    """Decode the event of a run, without its attributes; None if the event is unreadable."""
-    if run.envelope is None and run.datum is not None and not run.reason:
-        try:
-            run.envelope = decode_envelope(run.datum.body, limits)
-        except RemoteError:
-            _mark_unreadable(run)
-    return run.envelope
 
 
 def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
@@ -85,11 +76,11 @@ def matching(run: Run, envelope: Envelope, index: MatchIndex) -> list[Hashable]:
     try:
         return index.match(envelope)
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return []
 
 
-def narrowed(
+def candidates(
     run: Run, envelope: Envelope, index: MatchIndex
 ) -> tuple[list[Hashable], list[tuple[Hashable, Check]], Attributes] | None:
     """Keys that match for certain, keys that need a check, and the attributes to check; None if
@@ -98,7 +89,7 @@ def narrowed(
         sure, left = index.narrow(envelope)
         return sure, left, envelope.attributes() if left else {}
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return None
 
 
@@ -107,14 +98,8 @@ def is_match(run: Run, envelope: Envelope, filter: Filter) -> bool:
     try:
         return filter.matches(envelope.attributes())
     except RemoteError:
-        _mark_unreadable(run)
+        run.mark_unreadable()
         return False
-
-
-def _mark_unreadable(run: Run) -> None:
-    # Keep the datum: the owner of the run has counted its bytes.
-    run.reason = "unreadable"
-    run.envelope = None
 
 
 def is_addressed(envelope: Envelope, client: str) -> bool:
@@ -124,7 +109,6 @@ def is_addressed(envelope: Envelope, client: str) -> bool:
 
 
 def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> bool:
-    """Whether an event exceeds its time or hop limit."""
     control = envelope.header.control
     if control.hop_limit is not None and hops > control.hop_limit:
         return True
@@ -134,7 +118,7 @@ def is_beyond_limits(now: float, run: Run, envelope: Envelope, hops: int) -> boo
 
 
 #: Keys of the subscriptions that match an event; None if the event must be decoded first.
-Wanted = Sequence[Hashable] | None
+Matched = Sequence[Hashable] | None
 #: From this many events on, match them in one call.
 _MANY = 4
 #: Work to push an event to one subscription, to start a subscription, and to look up a run.
@@ -150,7 +134,7 @@ _LOOKED_UP_MAX = 400_000
 PROGRESS_TICKS = 64
 PROGRESS_TICKS_EACH = 16
 #: Progress reports per round, if there are more subscriptions than this.
-PROGRESS_CROWD = 256
+PROGRESS_POSITIONS_MAX = 256
 
 
 class LiveDelivery:
@@ -177,143 +161,143 @@ class LiveDelivery:
     # -- released runs --------------------------------------------------------------------------
 
     def advance(
-        self, now: float, stream: EdgeStream, runs: list[Run], wanted: list[Wanted] | None = None
+        self, now: float, stream: EdgeStream, runs: list[Run], matched: list[Matched] | None = None
     ) -> None:
-        """Deliver runs that the reorder buffer released; `wanted` may hold their matches."""
-        touched: list[StreamPosition] = []
-        if wanted is None:
-            wanted = self._wanted(stream, runs)
+        """Deliver runs that the reorder buffer released; `matched` may hold their matches."""
+        batched: list[StreamPosition] = []
+        if matched is None:
+            matched = self._match_many(stream, runs)
         for number, run in enumerate(runs):
             if stream.waiting and not run.reason:
                 self._start(now, stream, run.first, run.version)
             if not stream.live:
                 continue
             if run.datum is not None:
-                self._datum(now, stream, run, wanted[number] if wanted else None, touched)
+                self._datum(now, stream, run, matched[number] if matched else None, batched)
             if run.reason:
-                self._withheld(stream, run, touched)
-            elif run.datum is None and stream.floor() > run.version:
+                self._send_withheld_range(stream, run, batched)
+            elif run.datum is None and stream.required_version() > run.version:
                 self._require_version(stream, run)
-        for place in touched:
-            self.flush(place, stream.line.position)
+        for position in batched:
+            self.flush(position, stream.buffer.position)
         self._after_runs(now, stream)
 
     def _after_runs(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions and report progress after a batch of runs."""
-        self.start_resting(now, stream)
-        moved, crowd = stream.line.position - stream.progress_at, len(stream.live)
-        is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * crowd
-        if is_due and crowd <= PROGRESS_CROWD:
-            self.progress(stream)
+        self.start_waiting(now, stream)
+        moved, count = stream.buffer.position - stream.progress_tick, len(stream.live)
+        is_due = moved >= PROGRESS_TICKS and moved >= PROGRESS_TICKS_EACH * count
+        if is_due and count <= PROGRESS_POSITIONS_MAX:
+            self.send_all_progress(stream)
 
     def is_heavy(self, stream: EdgeStream, runs: int) -> bool:
         """Whether delivery of this many runs may exceed the work of one step."""
         if not (stream.live or stream.waiting):
             return False
         state = self._state
-        works = runs * len(state.subscriptions) * PUSH_WORK
-        return works > state.options.step_work_max or state.index.has_doubts
+        work = runs * len(state.subscriptions) * PUSH_WORK
+        return work > state.options.step_work_max or state.index.has_doubts
 
-    def wanted_at_once(self, runs: list[Run]) -> list[Wanted] | None:
+    def match_at_once(self, runs: list[Run]) -> list[Matched] | None:
         """Match these runs, if matching and delivering them fits into one step; None otherwise."""
         if len(runs) > self._runs_at_once():
             return None
         state = self._state
         bodies = [b"" if run.datum is None else run.datum.body for run in runs]
-        wanted = state.index.match_bodies(bodies, state.limits)
-        fans_out = 0
-        for run, each in zip(runs, wanted, strict=True):
+        matched = state.index.match_bodies(bodies, state.limits)
+        fan_out = 0
+        for run, each in zip(runs, matched, strict=True):
             if each is None and run.datum is not None:
                 return None
-            fans_out += len(each or ())
-        return wanted if fans_out * PUSH_WORK <= state.options.step_work_max else None
+            fan_out += len(each or ())
+        return matched if fan_out * PUSH_WORK <= state.options.step_work_max else None
 
     def _runs_at_once(self) -> int:
         """Number of runs to look up without a pause."""
-        crowd = max(1, len(self._state.subscriptions))
-        return max(1, min(self._runs_max, _LOOKED_UP_MAX // crowd))
+        count = max(1, len(self._state.subscriptions))
+        return max(1, min(self._runs_max, _LOOKED_UP_MAX // count))
 
     def deliver_held(self, now: float, stream: EdgeStream) -> Iterator[PartRequest]:
         """Deliver held runs, about one step's worth of work."""
-        line, work_max = stream.line, self._state.options.step_work_max
+        buffer, work_max = stream.buffer, self._state.options.step_work_max
         work = 0
-        while line.has_ready and work < work_max:
-            runs = line.peek(self._runs_at_once())
-            wanted = self._wanted(stream, runs) or [None] * len(runs)
-            count, fans_out = 0, 0
-            for run, each in zip(runs, wanted, strict=True):
+        while buffer.has_ready and work < work_max:
+            runs = buffer.peek(self._runs_at_once())
+            matched = self._match_many(stream, runs) or [None] * len(runs)
+            count, fan_out = 0, 0
+            for run, each in zip(runs, matched, strict=True):
                 if run.datum is not None and each is None and (stream.live or stream.waiting):
                     break
-                fans_out += len(each or ()) * PUSH_WORK
-                if count and work + fans_out > work_max:
+                fan_out += len(each or ()) * PUSH_WORK
+                if count and work + fan_out > work_max:
                     break
                 count += 1
-            spent = _RUN_WORK * len(runs) + min(fans_out, work_max)
+            spent = _RUN_WORK * len(runs) + min(fan_out, work_max)
             yield WorkDone(spent)
             work += spent
-            if count and fans_out <= work_max:
+            if count and fan_out <= work_max:
                 self._state.begin()
-                line.pass_on(runs[:count])
-                self.advance(now, stream, runs[:count], wanted[:count])
+                buffer.release(runs[:count])
+                self.advance(now, stream, runs[:count], matched[:count])
                 yield from self._state.result()
             else:
-                work += yield from self._deliver_one(now, stream, runs[0], wanted[0])
+                work += yield from self._deliver_one(now, stream, runs[0], matched[0])
 
     def _deliver_one(
-        self, now: float, stream: EdgeStream, run: Run, wanted: Wanted
+        self, now: float, stream: EdgeStream, run: Run, matched: Matched
     ) -> Generator[PartRequest, None, int]:
         """Deliver one run in portions: to many subscriptions, or after many checks. Returns the
         work done."""
         state, work = self._state, 0
-        if wanted is None:
-            wanted, work = yield from self._matches_in_portions(now, stream, run)
+        if matched is None:
+            matched, work = yield from self._match_in_portions(now, stream, run)
         state.begin()
         if stream.waiting and not run.reason:
             self._start(now, stream, run.first, run.version)
         yield from state.result()
-        crowd = self._fan_out_max
-        for first in range(0, len(wanted), crowd):
+        count = self._fan_out_max
+        for first in range(0, len(matched), count):
             state.begin()
-            touched: list[StreamPosition] = []
-            self._datum(now, stream, run, wanted[first : first + crowd], touched)
-            for place in touched:
-                self.flush(place, run.last)
+            batched: list[StreamPosition] = []
+            self._datum(now, stream, run, matched[first : first + count], batched)
+            for position in batched:
+                self.flush(position, run.last)
             yield from state.result()
-            yield WorkDone(PUSH_WORK * crowd)
+            yield WorkDone(PUSH_WORK * count)
         state.begin()
-        stream.line.pass_on([run])
+        stream.buffer.release([run])
         if run.reason:
-            self._withheld(stream, run, [])
+            self._send_withheld_range(stream, run, [])
         self._after_runs(now, stream)
         yield from state.result()
-        return work + PUSH_WORK * len(wanted)
+        return work + PUSH_WORK * len(matched)
 
-    def _matches_in_portions(
+    def _match_in_portions(
         self, now: float, stream: EdgeStream, run: Run
     ) -> Generator[WorkDone, None, tuple[list[Hashable], int]]:
-        """Like `_matches_of`, in portions; also returns the work done."""
-        envelope = read(run, self._state.limits)
+        """Like `_match`, in portions; also returns the work done."""
+        envelope = run.read(self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return [], 0
-        found = narrowed(run, envelope, self._state.index)
+        found = candidates(run, envelope, self._state.index)
         if found is None:
             return [], 0
-        wanted, unchecked, attributes = found
-        known = set(wanted)
+        matched, unchecked, attributes = found
+        known = set(matched)
         work = total = 0
         for key, check in unchecked:
             if key not in known and check(attributes):
                 known.add(key)
-                wanted.append(key)
+                matched.append(key)
             work += check.work(run.size)
             if work > self._check_work_max:
                 yield WorkDone(work)
                 total += work
                 work = 0
         yield WorkDone(work)
-        return self._addressed(stream, envelope, wanted), total + work
+        return self._addressed(stream, envelope, matched), total + work
 
-    def _wanted(self, stream: EdgeStream, runs: list[Run]) -> list[Wanted] | None:
+    def _match_many(self, stream: EdgeStream, runs: list[Run]) -> list[Matched] | None:
         """Match many events in one call, where the index can do that."""
         if len(runs) < _MANY or not (stream.live or stream.waiting):
             return None
@@ -325,224 +309,208 @@ class LiveDelivery:
         now: float,
         stream: EdgeStream,
         run: Run,
-        wanted: Wanted,
-        touched: list[StreamPosition],
+        matched: Matched,
+        batched: list[StreamPosition],
     ) -> None:
         datum = run.datum
-        if wanted is None:
-            wanted = self._matches_of(now, stream, run)
+        if matched is None:
+            matched = self._match(now, stream, run)
         assert datum is not None
         live, tick = stream.live, datum.tick
         # An event that the index has matched without decoding it follows nothing.
         envelope = run.envelope
         follower = envelope if envelope is not None and envelope.header.control.after else None
-        for key in wanted:
-            place = live.get(key)
-            if place is None or tick <= place.sent:
+        for key in matched:
+            position = live.get(key)
+            if position is None or tick <= position.processed:
                 continue
-            if follower is not None and not self.may_deliver(now, place, tick, follower):
-                stream.fall_back(place, tick - 1)
+            if follower is not None and not self.may_deliver(now, position, tick, follower):
+                stream.fall_back(position, tick - 1)
                 continue
-            if not place.batch:
-                touched.append(place)
-            if not self.push(place, datum):
-                self._overflow(now, place, tick - 1)
+            if not position.batch:
+                batched.append(position)
+            if not self.push(position, datum):
+                self._overflow(now, position, tick - 1)
 
-    def _matches_of(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
+    def _match(self, now: float, stream: EdgeStream, run: Run) -> list[Hashable]:
         """Keys of the subscriptions that match one event and may receive it."""
-        envelope = read(run, self._state.limits)
+        envelope = run.read(self._state.limits)
         if envelope is None or is_beyond_limits(now, run, envelope, stream.hops):
             return []
         return self._addressed(stream, envelope, matching(run, envelope, self._state.index))
 
     def _addressed(
-        self, stream: EdgeStream, envelope: Envelope, wanted: list[Hashable]
+        self, stream: EdgeStream, envelope: Envelope, matched: list[Hashable]
     ) -> list[Hashable]:
         if not envelope.header.control.destinations:
-            return wanted
-        places = [(key, stream.live.get(key)) for key in wanted]
+            return matched
+        positions = [(key, stream.live.get(key)) for key in matched]
         return [
             key
-            for key, place in places
-            if place is not None and is_addressed(envelope, place.subscription.client)
+            for key, position in positions
+            if position is not None and is_addressed(envelope, position.subscription.client)
         ]
 
-    def may_deliver(self, now: float, place: StreamPosition, tick: int, envelope: Envelope) -> bool:
+    def may_deliver(
+        self, now: float, position: StreamPosition, tick: int, envelope: Envelope
+    ) -> bool:
         """Whether an event that states what it follows may be delivered now; if it may only because
         the position cannot wait any longer, the client is told."""
-        verdict = self._order.verdict(now, place, tick, envelope)
+        verdict = self._order.verdict(now, position, tick, envelope)
         if verdict == "tell":
-            self.flush(place, tick - 1)
-            self._order.tell(place, tick, envelope)
+            self.flush(position, tick - 1)
+            self._order.tell(position, tick, envelope)
         return verdict != "wait"
 
-    def push(self, place: StreamPosition, datum: Datum) -> bool:
+    def push(self, position: StreamPosition, datum: Datum) -> bool:
         """Add an event to the next frame; False if the window or the session is full."""
-        subscription = place.subscription
+        subscription = position.subscription
         session = subscription.session
         if session is None or session.is_full or subscription.unacked >= subscription.window:
             return False
         size = len(datum.body)
-        if place.batch_bytes + size > self._state.options.replay_bytes_max:
-            self.flush(place, datum.tick - 1)
-        subscription.unacked += 1
-        place.flight.append(datum.tick)
-        place.batch.append(datum)
-        place.batch_bytes += size
+        if position.batch_bytes + size > self._state.options.replay_bytes_max:
+            self.flush(position, datum.tick - 1)
+        position.push(datum)
         return True
 
-    def _overflow(self, now: float, place: StreamPosition, tick: int) -> None:
-        subscription = place.subscription
+    def _overflow(self, now: float, position: StreamPosition, tick: int) -> None:
+        subscription = position.subscription
         if subscription.is_durable:
-            place.stream.fall_back(place, tick)
+            position.stream.fall_back(position, tick)
             return
         session = subscription.session
         which = "connection" if session is not None and session.is_full else "window"
-        self.flush(place, tick)
+        self.flush(position, tick)
         self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
-        for place in list(stream.live.values()):
-            is_reliable = place.subscription.quality != "best-effort"
-            if is_reliable and place.needs > run.version and run.last > place.sent:
-                stream.fall_back(place, run.first - 1)
+        for position in list(stream.live.values()):
+            is_required = position.subscription.is_lossless and run.last > position.processed
+            if is_required and position.required_version > run.version:
+                stream.fall_back(position, run.first - 1)
 
-    def _withheld(self, stream: EdgeStream, run: Run, touched: list[StreamPosition]) -> None:
-        for place in touched:
-            self.flush(place, run.first - 1)
-        for place in stream.live.values():
-            self.withhold(place, run.first, run.last, run.reason)
+    def _send_withheld_range(
+        self, stream: EdgeStream, run: Run, batched: list[StreamPosition]
+    ) -> None:
+        for position in batched:
+            self.flush(position, run.first - 1)
+        for position in stream.live.values():
+            self.send_withheld(position, run.first, run.last, run.reason)
 
     # -- frames ---------------------------------------------------------------------------------
 
-    def flush(self, place: StreamPosition, through: int = -1) -> None:
+    def flush(self, position: StreamPosition, through: int = -1) -> None:
         """Send the batch of a position, and how far it is complete."""
-        session = place.subscription.session
-        if session is None or not place.batch:
+        session = position.subscription.session
+        if session is None or not position.batch:
             return
-        if through < 0 or place.mode != "live":
-            through = place.through
-        self._send(place, session, through)
+        if through < 0 or position.mode != "live":
+            through = position.through
+        self._send(position, session, through)
 
-    def _send(self, place: StreamPosition, session: EdgeSession, through: int) -> None:
-        through = max(through, place.told)
-        place.told = through
-        matches = Matches(place.subscription.name, through, place.batch)
-        self._state.deliver(session, place.stream.name, matches, place.batch_bytes)
-        place.batch = []
-        place.batch_bytes = 0
+    def _send(self, position: StreamPosition, session: EdgeSession, through: int) -> None:
+        size = position.batch_bytes
+        self._state.deliver(session, position.stream.name, position.take_batch(through), size)
 
-    def withhold(self, place: StreamPosition, first: int, last: int, reason: str) -> None:
+    def send_withheld(self, position: StreamPosition, first: int, last: int, reason: str) -> None:
         """Report ticks as withheld to the client."""
-        session = place.subscription.session
-        first = max(first, place.sent + 1)
+        session = position.subscription.session
+        first = max(first, position.processed + 1)
         if session is None or first > last:
             return
         hole = Hole(first, last, reason)
-        self._state.tell(session, Withheld(place.subscription.name, place.stream.name, [hole]))
-        place.told = max(place.told, last)
+        self._state.send_client(
+            session, Withheld(position.subscription.name, position.stream.name, [hole])
+        )
+        position.announce(last)
 
-    def progress_in_time(self, now: float, stream: EdgeStream) -> None:
+    def send_progress_in_portions(self, now: float, stream: EdgeStream) -> None:
         """Report progress on one stream, to a bounded number of subscriptions per call."""
-        if not stream.progress_places:
-            if len(stream.live) + len(stream.behind) <= PROGRESS_CROWD:
-                self.progress(stream)
+        if not stream.progress_positions:
+            if len(stream.live) + len(stream.catching_up) <= PROGRESS_POSITIONS_MAX:
+                self.send_all_progress(stream)
                 return
-            stream.progress_at = stream.line.position
-            stream.progress_places = [*stream.behind.values(), *stream.live.values()]
-        places = stream.progress_places
-        for place in places[-PROGRESS_CROWD:]:
-            if place.mode in {"live", "behind"}:
-                self.tell_through(place)
-        del places[-PROGRESS_CROWD:]
-        if places or stream.line.position > stream.progress_at:
+            stream.queue_progress()
+        for position in stream.take_progress(PROGRESS_POSITIONS_MAX):
+            if position.mode in {"live", "catching_up"}:
+                self.send_progress(position)
+        if stream.progress_positions or stream.buffer.position > stream.progress_tick:
             # Come back for the remaining ones even if the stream stays silent.
-            self._state.touch(now)
+            self._state.schedule_done(now)
 
-    def progress(self, stream: EdgeStream) -> None:
+    def send_all_progress(self, stream: EdgeStream) -> None:
         """Report to all clients how far the stream is complete for them."""
-        stream.progress_at = stream.line.position
-        for place in stream.live.values():
-            self.tell_through(place)
-        for place in stream.behind.values():
-            self.tell_through(place)
+        stream.note_progress()
+        for position in stream.live.values():
+            self.send_progress(position)
+        for position in stream.catching_up.values():
+            self.send_progress(position)
 
-    def tell_through(self, place: StreamPosition) -> None:
+    def send_progress(self, position: StreamPosition) -> None:
         """Report progress to one client, unless it is best-effort."""
-        session = place.subscription.session
-        if session is None or place.subscription.quality == "best-effort":
+        session = position.subscription.session
+        if session is None or not position.subscription.is_lossless:
             return
-        if place.through > place.told:
-            self._send(place, session, place.through)
+        if position.through > position.announced:
+            self._send(position, session, position.through)
 
     # -- starts ---------------------------------------------------------------------------------
 
     def _start(self, now: float, stream: EdgeStream, tick: int, version: Version) -> None:
-        earliest = stream.earliest
+        earliest = stream.earliest_version
         if earliest is None or earliest > version:
             return
-        stream.earliest = None
-        started: list[EdgeSubscription] = []
-        for subscription in stream.waiting.values():
-            wanted = subscription.version
-            if wanted is None or wanted > version:
-                stream.expect(wanted)
-            elif len(started) < self._starts_max:
-                started.append(subscription)
-            else:
-                # A later tick is as good for the remaining ones.
-                stream.earliest = earliest
-                self._state.starting[stream.name] = stream
-                self._state.backlog_at = now
-                break
-        for subscription in started:
-            del stream.waiting[subscription.key]
-            self._begin(now, StreamPosition(subscription, stream, tick))
+        startable, has_more = stream.startable(version, self._starts_max)
+        if has_more:
+            # A later tick is as good for the remaining ones.
+            self._state.queue_starts(stream)
+            self._state.do_backlog_at(now)
+        for subscription in startable:
+            self._start_position(now, subscription, stream, tick)
 
-    def start_resting(self, now: float, stream: EdgeStream) -> None:
+    def start_waiting(self, now: float, stream: EdgeStream) -> None:
         """Start waiting subscriptions at the next tick, if the buffer's version includes them."""
-        line = stream.line
-        if stream.waiting and line.is_placed:
-            self._start(now, stream, line.position + 1, line.version)
+        buffer = stream.buffer
+        if stream.waiting and buffer.is_placed:
+            self._start(now, stream, buffer.position + 1, buffer.version)
 
-    def _begin(self, now: float, place: StreamPosition) -> None:
-        subscription, stream = place.subscription, place.stream
-        subscription.places[stream.name] = place
-        self._state.touch(now)
+    def _start_position(
+        self, now: float, subscription: EdgeSubscription, stream: EdgeStream, tick: int
+    ) -> None:
+        position = subscription.start(stream, tick)
+        self._state.schedule_done(now)
         if subscription.is_durable:
-            place.mode = "starting"
-            self._cursors.put_cursor(place)
-            self._state.sync(StartStored(place))
+            position.begin_start()
+            self._cursors.put_cursor(position)
+            self._state.sync(StartStored(position))
             return
-        self.tell_start(place)
+        self.send_start(position)
         if subscription.session is not None:
-            self.enter(place)
+            stream.go_live(position)
 
-    def tell_start(self, place: StreamPosition) -> None:
+    def send_start(self, position: StreamPosition) -> None:
         """Send the client the first tick from which it receives every match."""
-        session = place.subscription.session
+        session = position.subscription.session
         if session is not None:
-            name = place.subscription.name
-            self._state.tell(session, StartsAt(name, place.stream.name, place.acked + 1))
+            name = position.subscription.name
+            self._state.send_client(
+                session, StartsAt(name, position.stream.name, position.acked + 1)
+            )
 
-    def enter(self, place: StreamPosition) -> None:
-        """Make a position live."""
-        version = place.subscription.version
-        place.stream.enter(place, NOTHING if version is None else version)
-
-    def versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
+    def record_versions(self, now: float, versions: dict[str, Version]) -> list[EdgeSubscription]:
         """Record the interest versions that now include these subscriptions."""
         known = []
         for key, version in versions.items():
             subscription = self._state.subscriptions.get(key)
-            if subscription is not None and not subscription.is_leaving:
-                subscription.version = version
+            if subscription is not None and not subscription.is_ending:
+                subscription.set_version(version)
                 known.append(subscription)
         for stream in self._state.streams.values():
             for subscription in known:
                 if subscription.key in stream.waiting:
-                    stream.expect(subscription.version)
-            self.start_resting(now, stream)
+                    stream.note_waiting(subscription.version)
+            self.start_waiting(now, stream)
         return known
 
     # -- acknowledgements -----------------------------------------------------------------------
@@ -550,16 +518,10 @@ class LiveDelivery:
     def ack(self, now: float, session: EdgeSession, frame: Ack) -> list[StreamPosition]:
         """Apply an acknowledgement; returns the positions that advanced."""
         acked = _acked(session, frame)
-        moves = self._cursors.moves
-        for place, tick in acked:
-            moves(place, tick)
-            flight = place.flight
-            count = len(flight) if flight and flight[-1] <= tick else bisect_right(flight, tick)
-            if count:
-                place.subscription.unacked -= count
-                del flight[:count]
-        self._state.touch(now)
-        return [place for place, _ in acked]
+        for position, tick in acked:
+            self._cursors.record_ack(position, tick)
+        self._state.schedule_done(now)
+        return [position for position, _ in acked]
 
 
 def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]:
@@ -567,16 +529,211 @@ def _acked(session: EdgeSession, frame: Ack) -> list[tuple[StreamPosition, int]]
     acked = []
     for stream, ticks in frame.ticks.items():
         for name, tick in ticks.items():
-            subscription = session.names.get(name)
+            subscription = session.subscriptions.get(name)
             if subscription is None:
                 # It ended, and the client has not been notified yet.
                 continue
-            place = subscription.places.get(stream)
-            if place is None or tick > place.told:
+            position = subscription.positions.get(stream)
+            if position is None or tick > position.announced:
                 raise RemoteError(
                     f"subscription {name!r} acknowledges tick {tick} of {stream!r},"
                     " which was never sent"
                 )
-            if tick > place.acked:
-                acked.append((place, tick))
+            if tick > position.acked:
+                acked.append((position, tick))
     return acked
+
+
+#: The cost of matching recent runs at once, in microseconds of an ordinary machine.
+_RECENT_WORK_MAX = 1_000
+
+
+class CatchUp:
+    """Replays missed events from the origin until a subscription is live again.
+
+    A stream position that is catching up requests the events that match its own filter from the
+    origin, starting after its position, one bounded batch at a time. The origin keeps no state
+    about that; the edge requests the next batch when the last one is delivered and the window has
+    room. When the position reaches that of the reorder buffer, it becomes live. A position that is
+    only slightly behind needs no request: the reorder buffer keeps its most recent runs. Rules:
+
+    1. Only a subscription with a session receives events, and only as many as its window has room
+       for. Otherwise it waits for acknowledgements; no subscription is closed for catching up
+       slowly.
+    2. Recent runs are matched here only if that is cheap; expensive filters go to the origin, which
+       bounds what it examines per answer. A position becomes live when it is at or beyond that of
+       the reorder buffer and the buffer's version includes the subscription. Ticks that it has
+       already received are skipped.
+    3. The origin has matched the filter. The edge checks time limits, hop limits and destinations,
+       as for live events.
+    4. A position that must not deliver an event yet, because the event follows others in another
+       stream, stops before it and requests nothing until it may (`publisher_order`).
+    5. Ticks that the log no longer has are reported to the client as withheld and skipped.
+    """
+
+    def __init__(self, state: EdgeState, delivery: LiveDelivery, order: PublisherOrder) -> None:
+        self._state = state
+        self._order = order
+        self._delivery = delivery
+
+    # -- decide ---------------------------------------------------------------------------------
+
+    def resume(self, now: float, position: StreamPosition) -> None:
+        """Start to catch up: the position has a session now."""
+        position.stream.catch_up(position)
+        self.advance(now, position)
+
+    def advance_stream(self, now: float, stream: EdgeStream) -> None:
+        """Continue catch-up after the reorder buffer advanced."""
+        for position in list(stream.catching_up.values()):
+            if position.replay_request or position.waits():
+                continue
+            if position.subscription.credit > 0:
+                self.advance(now, position)
+
+    def advance_subscription(self, now: float, subscription: EdgeSubscription) -> None:
+        """Continue catch-up: the window may have room, or the version has arrived."""
+        for position in subscription.positions.values():
+            if position.mode == "catching_up" and not position.replay_request:
+                self.advance(now, position)
+
+    def advance(self, now: float, position: StreamPosition) -> None:
+        """Advance a position as far as possible, and request a replay if that is not enough."""
+        buffer, subscription = position.stream.buffer, position.subscription
+        if subscription.credit < 1 or position.mode != "catching_up" or position.waits():
+            return
+        if buffer.is_placed and subscription.version is not None:
+            if position.processed < buffer.position:
+                recent = buffer.recent.after(position.processed)
+                if recent is not None and _are_cheap(recent, subscription.filter):
+                    self._deliver(now, position, recent, buffer.position, is_matched=False)
+                    if position.waits():
+                        return
+            if position.processed >= buffer.position and buffer.version >= subscription.version:
+                self._close_replay(position)
+                position.stream.go_live(position)
+                self._order.caught_up(now, position)
+                return
+        if not position.replay_request and (
+            not buffer.is_placed or position.processed < buffer.position
+        ):
+            self._ask(now, position)
+
+    def _ask(self, now: float, position: StreamPosition) -> None:
+        state, subscription = self._state, position.subscription
+        options = state.options
+        credit = subscription.credit
+        if credit < 1:
+            return
+        number = state.requests.next_number()
+        position.expect_replay(number)
+        replay = Replay(
+            number,
+            position.processed + 1,
+            0,
+            [str(subscription.filter)],
+            min(credit, options.replay_events_max),
+            options.replay_bytes_max,
+        )
+        state.send_request(now, number, position.stream.name, replay, position)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def answer(self, now: float, position: StreamPosition, answer: Answer) -> None:
+        """Deliver one batch of a replay."""
+        runs = self._checked(position, answer)
+        if answer.through < answer.first:
+            if position.processed < position.stream.buffer.position:
+                self._state.requests.postpone(now, position.replay_request)
+            else:
+                self._close_replay(position)
+            return
+        self._close_replay(position)
+        self._deliver(now, position, runs, answer.through, is_matched=True)
+        self.advance(now, position)
+
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
+        """Skip ticks that the origin's log no longer has, and report them as withheld."""
+        self._close_replay(position)
+        last = answer.oldest - 1
+        if last > position.processed:
+            self._delivery.send_withheld(position, position.processed + 1, last, "retention")
+            position.advance(last)
+            self._order.caught_up(now, position)
+        self.advance(now, position)
+
+    def _close_replay(self, position: StreamPosition) -> None:
+        self._state.requests.close(position.end_replay())
+
+    def _checked(self, position: StreamPosition, answer: Answer) -> list[Run]:
+        asked = self._state.requests.content(position.replay_request)
+        assert isinstance(asked, Replay)
+        ticks = [datum.tick for datum in answer.data]
+        ordered = all(one < other for one, other in pairwise(ticks))
+        ends = [*ticks[:1], *ticks[-1:], *(t for h in answer.withheld for t in (h.first, h.last))]
+        within = all(answer.first <= tick <= answer.through for tick in ends)
+        if answer.first != asked.first or not ordered or not within:
+            raise RemoteError(
+                f"invalid ticks in the answer of {position.stream.name!r} to a replay"
+            )
+        runs = [Run(datum.tick, datum.tick, NOTHING, datum) for datum in answer.data]
+        if answer.withheld:
+            runs += withheld_runs(answer.withheld, NOTHING)
+            runs.sort(key=lambda run: run.first)
+        return runs
+
+    # -- deliver --------------------------------------------------------------------------------
+
+    def _deliver(
+        self, now: float, position: StreamPosition, runs: list[Run], through: int, is_matched: bool
+    ) -> None:
+        """Deliver runs to one position, as far as its window allows."""
+        for run in runs:
+            if run.last <= position.processed:
+                continue
+            position.advance(run.first - 1)
+            if run.is_silent:
+                stops = self._is_version_missing(position, run)
+            else:
+                stops = not self._take_run(now, position, run, is_matched)
+            if stops:
+                break
+            position.advance(run.last)
+        else:
+            position.advance(through)
+        if position.batch:
+            self._delivery.flush(position)
+        elif position.processed - position.announced >= PROGRESS_TICKS:
+            self._delivery.send_progress(position)
+        self._order.caught_up(now, position)
+
+    def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
+        version = position.subscription.version
+        return version is None or version > run.version
+
+    def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
+        """Deliver one run that is not silent; False if the window is full or the event must
+        wait."""
+        envelope = None if run.datum is None else run.read(self._state.limits)
+        if envelope is not None:
+            assert run.datum is not None
+            if is_beyond_limits(now, run, envelope, position.stream.hops):
+                return True
+            if not is_addressed(envelope, position.subscription.client):
+                return True
+            if is_matched or is_match(run, envelope, position.subscription.filter):
+                follows, tick = bool(envelope.header.control.after), run.first
+                if follows and not self._delivery.may_deliver(now, position, tick, envelope):
+                    return False
+                return self._delivery.push(position, run.datum)
+        if run.reason:
+            self._delivery.flush(position)
+            self._delivery.send_withheld(position, run.first, run.last, run.reason)
+        return True
+
+
+def _are_cheap(runs: Sequence[Run], filter: Filter) -> bool:
+    """Whether runs can be matched here at once; otherwise the origin does it in portions."""
+    size = sum(run.size for run in runs)
+    each = CHECK_WORK + len(filter.conjunctions)
+    return len(runs) * each + filter.search_weight * size // SEARCHED_BYTES <= _RECENT_WORK_MAX

@@ -7,13 +7,13 @@
 Every method is one step and returns its effects in order. This module only dispatches each input
 to the module that handles it:
 
-    subscribe       validates requests, attaches subscriptions, makes them active
+    subscribe       validates requests, attaches subscriptions, asks origins to retain events
     unsubscribe     ends subscriptions, ownership of durable ones, client sessions
-    delivery        live delivery; limits and destinations of events
-    catch_up        replays; requests to origins to retain events
+    delivery        live delivery and catch-up; limits and destinations of events
     publisher_order events of one publisher that are in several streams
     cursors         what is on disk; `Done` messages to origins
-    subscriptions   the records, and requests that are repeated until answered
+    subscriptions   the records
+    state           the tables, and requests that are repeated until answered
     reorder_buffer  order of a stream, and its gaps
 
 It also handles gaps in streams: while a live subscription needs every tick, the edge requests the
@@ -33,9 +33,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from anabranch.core.contract import DEPARTURE_REASON, Recovered
-from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors, recovered_run
-from anabranch.core.edge.delivery import LiveDelivery, Wanted
+from anabranch.core.edge.delivery import CatchUp, LiveDelivery, Matched
 from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
@@ -43,17 +42,22 @@ from anabranch.core.edge.state import (
     CursorsStored,
     EdgeState,
     EndStored,
+    PendingAttach,
     RunStored,
     StartStored,
     Stored,
     YieldStored,
 )
-from anabranch.core.edge.subscribe import Activation, Attachments, SubscribeRequests
+from anabranch.core.edge.subscribe import (
+    Activation,
+    Attachments,
+    HoldRequests,
+    SubscribeRequests,
+)
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeStream,
     EdgeSubscription,
-    PendingAttach,
     StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import ClientSessions, Ownership, Unsubscription
@@ -89,7 +93,7 @@ from anabranch.model.network import Network
 from anabranch.model.version import NOTHING, Version
 
 #: Work to settle a position, to end a subscription, and to index a conjunction.
-_SETTLE_WORK = 60
+_CATCH_UP_WORK = 60
 #: The cost of decoding one event of a replay and passing it on.
 _RECEIVE_WORK = 15
 _LEAVE_WORK = 60
@@ -141,12 +145,12 @@ class Edge:
         self._subscribe_requests = SubscribeRequests(state, self._attachments, self._activation)
         self._is_departing = False
         #: Positions settled, and subscriptions ended, per portion.
-        self._settled_max = options.portion(_SETTLE_WORK)
+        self._caught_up_max = options.portion(_CATCH_UP_WORK)
         self._ended_max = options.portion(_LEAVE_WORK)
         #: A version of the edge's interest that includes all subscriptions so far.
         self.version = NOTHING
         self._cursors.recover(recovered)
-        state.touch(now)
+        state.schedule_done(now)
 
     def started(self, now: float) -> list[PartRequest]:
         """Announce the interest of recovered subscriptions, and resume holds and claims."""
@@ -156,7 +160,7 @@ class Edge:
         state.sync(RunStored())
         for subscription in state.subscriptions.values():
             self._activation.register(subscription)
-            self._hold_requests.go_on(now, subscription)
+            self._hold_requests.resume_all(now, subscription)
         for subscription in (*state.subscriptions.values(), *state.closed.values()):
             if not subscription.is_claimed:
                 self._ownership.claim(now, subscription)
@@ -214,7 +218,7 @@ class Edge:
     ) -> list[PartRequest]:
         """Open a session for a connection from this host."""
         self._state.begin()
-        self._state.sessions[session] = EdgeSession(session, host)
+        self._state.open_session(session, host)
         return self._state.result()
 
     def has_client(self, session: int) -> bool:
@@ -228,9 +232,9 @@ class Edge:
         left = self._state.sessions.get(session)
         if left is None:
             return self._state.result()
-        if len(left.names) > self._ended_max:
+        if len(left.subscriptions) > self._ended_max:
             return self._leave_in_portions(now, left)
-        self._client_sessions.over(now, left)
+        self._client_sessions.close(now, left)
         return self._state.result()
 
     def _leave_in_portions(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
@@ -238,7 +242,7 @@ class Edge:
         state = self._state
         yield from self._end_most(now, session)
         state.begin()
-        self._client_sessions.over(now, session)
+        self._client_sessions.close(now, session)
         yield from state.result()
 
     def _replace_in_portions(
@@ -253,7 +257,7 @@ class Edge:
     def _end_most(self, now: float, session: EdgeSession) -> Iterator[PartRequest]:
         """End subscriptions of a session in portions, until few are left."""
         state = self._state
-        while len(session.names) > self._ended_max:
+        while len(session.subscriptions) > self._ended_max:
             state.begin()
             self._unsubscription.end_some(now, session, self._ended_max)
             yield from state.result()
@@ -265,24 +269,25 @@ class Edge:
         state.begin()
         known = state.sessions.get(session)
         if known is not None:
-            known.is_full = full
+            known.set_full(full)
             if not full:
-                self._settle_all(now, list(known.names.values()))
+                self._catch_up_all(now, list(known.subscriptions.values()))
         return state.result()
 
-    def _settle_all(self, now: float, subscriptions: Sequence[EdgeSubscription]) -> None:
+    def _catch_up_all(self, now: float, subscriptions: Sequence[EdgeSubscription]) -> None:
         """Continue catch-up where windows have room: at once if few, in the background if many."""
-        if len(subscriptions) > self._settled_max:
-            places = (place for each in subscriptions for place in each.places.values())
-            self._settle_later(now, (p for p in places if p.mode == "behind" and not p.ask))
+        if len(subscriptions) > self._caught_up_max:
+            positions = (position for each in subscriptions for position in each.positions.values())
+            self._catch_up_later(
+                now, (p for p in positions if p.mode == "catching_up" and not p.replay_request)
+            )
             return
         for subscription in subscriptions:
-            self._catch_up.settle_subscription(now, subscription)
+            self._catch_up.advance_subscription(now, subscription)
 
     def client_frame(
         self, now: float, session: int, frame: AnyClientFrame
     ) -> Iterable[PartRequest]:
-        """Handle a frame of a client."""
         state = self._state
         state.begin()
         known = state.sessions.get(session)
@@ -291,7 +296,7 @@ class Edge:
             return state.result()
         if isinstance(frame, Connect):
             older = self._client_sessions.older(known, frame)
-            if older is not None and len(older.names) > self._ended_max:
+            if older is not None and len(older.subscriptions) > self._ended_max:
                 return self._replace_in_portions(now, known, frame, older)
             self._client_sessions.connect(now, known, frame)
         elif not known.client:
@@ -306,15 +311,15 @@ class Edge:
         elif isinstance(frame, Unsubscribe):
             self._unsubscription.unsubscribe(now, known, frame)
         elif isinstance(frame, Alive):
-            state.tell(known, frame)
+            state.send_client(known, frame)
         else:
             raise RemoteError(f"a client does not send {type(frame).__name__}")
         return state.result()
 
     def _ack(self, now: float, session: EdgeSession, frame: Ack) -> None:
         acked = self._delivery.ack(now, session, frame)
-        if any(stream.behind for stream in self._state.streams.values()):
-            self._settle_all(now, [place.subscription for place in acked])
+        if any(stream.catching_up for stream in self._state.streams.values()):
+            self._catch_up_all(now, [position.subscription for position in acked])
 
     # -- streams --------------------------------------------------------------------------------
 
@@ -326,22 +331,22 @@ class Edge:
         if stream is None:
             raise RemoteError(f"this network has no stream {arrival.stream!r}")
         runs = runs_of(arrival)
-        line = stream.line
-        dropped = line.dropped
+        buffer = stream.buffer
+        dropped = buffer.dropped
         was_behind = stream.name in state.backlog
-        is_first = not was_behind and not line.waiting
-        is_heavy = was_behind or self._delivery.is_heavy(stream, len(runs) + line.waiting)
-        wanted = self._delivery.wanted_at_once(runs) if is_heavy and is_first else None
-        holds_back = is_heavy and wanted is None
-        ready = line.take(runs, arrival.head, arrival.version, holds_back=holds_back)
+        is_first = not was_behind and not buffer.waiting
+        is_heavy = was_behind or self._delivery.is_heavy(stream, len(runs) + buffer.waiting)
+        matched = self._delivery.match_at_once(runs) if is_heavy and is_first else None
+        holds_back = is_heavy and matched is None
+        ready = buffer.take(runs, arrival.head, arrival.version, holds_back=holds_back)
         if len(ready) < len(runs):
             # Some of it was a duplicate.
-            wanted = None
-        stream.timed(arrival.head, arrival.time_ns)
-        if line.dropped > dropped:
+            matched = None
+        stream.note_watermark(arrival.head, arrival.time_ns)
+        if buffer.dropped > dropped:
             state.note("warning", f"reorder buffer of {stream.name!r} is full; requesting again")
-        self._released(now, stream, ready, wanted)
-        if was_behind or not line.has_ready:
+        self._released(now, stream, ready, matched)
+        if was_behind or not buffer.has_ready:
             return state.result()
         self._queue_backlog(now, stream)
         return chain(state.result(), self._do_backlog(now))
@@ -350,122 +355,118 @@ class Edge:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether deferred work is pending."""
         return self._state.has_backlog
 
     def _queue_backlog(self, now: float, stream: EdgeStream) -> None:
         """Queue a stream whose reorder buffer holds runs back."""
-        self._state.backlog[stream.name] = stream
-        self._state.backlog_at = now
+        self._state.queue_stream(stream)
+        self._state.do_backlog_at(now)
 
     def _do_backlog(self, now: float) -> Iterator[PartRequest]:
         """Do about one step's worth of deferred work, round-robin over streams."""
         state = self._state
         yield WorkDone(0)
-        state.backlog_at = now
+        state.do_backlog_at(now)
         if state.backlog:
-            name = next(iter(state.backlog))
-            stream = state.backlog.pop(name)
+            stream = state.take_stream()
             yield from self._delivery.deliver_held(now, stream)
             state.begin()
-            stream.timed(0, 0)
+            stream.note_watermark(0, 0)
             self._schedule_gap_check(now, stream)
             self._order.passed(now, stream)
-            if stream.line.has_ready:
-                state.backlog[name] = stream
-            state.touch(now)
+            if stream.buffer.has_ready:
+                state.queue_stream(stream)
+            state.schedule_done(now)
             yield from state.result()
-        for name in list(state.starting):
+        for name in list(state.starting_streams):
             state.begin()
-            self._delivery.start_resting(now, state.starting.pop(name))
+            self._delivery.start_waiting(now, state.take_starts(name))
             yield from state.result()
-            yield WorkDone(_SETTLE_WORK * self._settled_max)
-        for _ in range(self._settled_max):
-            if not state.unsettled:
+            yield WorkDone(_CATCH_UP_WORK * self._caught_up_max)
+        for _ in range(self._caught_up_max):
+            position = state.take_catch_up()
+            if position is None:
                 break
-            place = next(iter(state.unsettled))
-            del state.unsettled[place]
             state.begin()
-            if place.stream.behind.get(place.subscription.key) is place and not place.ask:
-                self._catch_up.settle(now, place)
+            if (
+                position.stream.catching_up.get(position.subscription.key) is position
+                and not position.replay_request
+            ):
+                self._catch_up.advance(now, position)
             yield from state.result()
-            yield WorkDone(_SETTLE_WORK)
+            yield WorkDone(_CATCH_UP_WORK)
 
-    def _settle_later(self, now: float, places: Iterable[StreamPosition]) -> None:
-        self._state.unsettled.update(dict.fromkeys(places))
-        self._state.backlog_at = now
+    def _catch_up_later(self, now: float, positions: Iterable[StreamPosition]) -> None:
+        self._state.queue_catch_up(positions)
+        self._state.do_backlog_at(now)
 
     def _released(
-        self, now: float, stream: EdgeStream, ready: list[Run], wanted: list[Wanted] | None = None
+        self, now: float, stream: EdgeStream, ready: list[Run], matched: list[Matched] | None = None
     ) -> None:
         """Deliver released runs, then check the stream for gaps."""
         state = self._state
         if ready or stream.waiting:
-            self._delivery.advance(now, stream, ready, wanted)
+            self._delivery.advance(now, stream, ready, matched)
         self._schedule_gap_check(now, stream)
         self._order.passed(now, stream)
-        if len(stream.behind) > self._settled_max:
-            behind = stream.behind.values()
+        if len(stream.catching_up) > self._caught_up_max:
             wanting = (
-                place
-                for place in behind
-                if not place.ask and place.subscription.room > 0 and not place.waits()
+                p
+                for p in stream.catching_up.values()
+                if not p.replay_request and p.subscription.credit > 0 and not p.waits()
             )
-            self._settle_later(now, wanting)
-        elif stream.behind:
-            self._catch_up.settle_stream(now, stream)
+            self._catch_up_later(now, wanting)
+        elif stream.catching_up:
+            self._catch_up.advance_stream(now, stream)
         if ready:
-            state.touch(now)
+            state.schedule_done(now)
 
     def _schedule_gap_check(self, now: float, stream: EdgeStream) -> None:
         state = self._state
-        stream.line.watch(now, state.options.nack_after_s)
-        if stream.line.look_at is not None:
-            state.lines_at = min(state.lines_at, stream.line.look_at)
+        stream.buffer.schedule_gap_check(now, state.options.nack_after_s)
+        state.schedule_gap_check(stream)
 
-    def reach(self, name: str) -> dict[str, tuple[int, int]]:
-        """Like `EdgeSubscription.reach`; empty if the subscription is missing or leaving."""
+    def progress(self, name: str) -> dict[str, tuple[int, int]]:
+        """Like `EdgeSubscription.progress`; empty if the subscription is missing or ending."""
         subscription = self._state.subscriptions.get(name)
-        return {} if subscription is None or subscription.is_leaving else subscription.reach()
+        return {} if subscription is None or subscription.is_ending else subscription.progress()
 
     def versions(self, now: float, versions: dict[str, Version]) -> list[PartRequest]:
         """Record the interest versions that now include these subscriptions."""
         self._state.begin()
         self.version = max([self.version, *versions.values()])
-        for subscription in self._delivery.versions(now, versions):
-            self._catch_up.settle_subscription(now, subscription)
+        for subscription in self._delivery.record_versions(now, versions):
+            self._catch_up.advance_subscription(now, subscription)
         return self._state.result()
 
     def _check_gaps(self, now: float) -> None:
         state = self._state
         options = state.options
-        state.lines_at = float("inf")
+        state.begin_gap_checks()
         for stream in state.streams.values():
-            line = stream.line
+            buffer = stream.buffer
             if stream.name in state.backlog:
                 # Request missing ticks only after the backlog is delivered.
-                line.look_at = None if line.look_at is None else now + options.nack_after_s
-            elif line.look_at is not None and line.look_at <= now:
-                if stream.needing:
+                buffer.postpone_gap_check(now + options.nack_after_s)
+            elif buffer.gap_check_at is not None and buffer.gap_check_at <= now:
+                if stream.lossless_count:
                     pauses = options.nack_after_s, options.nack_again_s
-                    ranges = line.wanted(now, *pauses, options.nack_ticks_max)
+                    ranges = buffer.ranges_to_request(now, *pauses, options.nack_ticks_max)
                     if ranges:
                         state.carry(stream.name, Nack(ranges))
-                elif line.is_head_doubtful:
-                    ranges = line.doubted(now, options.nack_again_s)
+                elif buffer.is_head_doubtful:
+                    ranges = buffer.head_to_request(now, options.nack_again_s)
                     state.carry(stream.name, Nack(ranges))
                 else:
-                    holds_back = self._delivery.is_heavy(stream, line.waiting)
-                    self._released(now, stream, line.jump(holds_back=holds_back))
-                    if line.has_ready:
+                    holds_back = self._delivery.is_heavy(stream, buffer.waiting)
+                    self._released(now, stream, buffer.skip_gap(holds_back=holds_back))
+                    if buffer.has_ready:
                         self._queue_backlog(now, stream)
-            if line.look_at is not None:
-                state.lines_at = min(state.lines_at, line.look_at)
+            state.schedule_gap_check(stream)
 
     # -- other brokers --------------------------------------------------------------------------
 
     def carried(self, now: float, source: str, content: AnyCarried) -> list[PartRequest]:
-        """Handle a message from another broker."""
         self._state.begin()
         if isinstance(content, Claim):
             self._ownership.claimed(now, source, content)
@@ -483,28 +484,28 @@ class Edge:
 
     def _answered(self, now: float, source: str, answer: Answer | NotKept | Held | Found) -> None:
         requests = self._state.requests
-        about = requests.about(answer.request, source)
-        if about is None:
+        subject = requests.subject(answer.request, source)
+        if subject is None:
             # Answered before, or no longer needed.
             return
         if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
             raise RemoteError(f"{type(answer).__name__} of {source!r} does not match its request")
-        if isinstance(about, StreamPosition):
-            self._place_answered(now, about, answer)
-        elif isinstance(about, PendingAttach):
-            self._attach_answered(now, source, about, answer)
+        if isinstance(subject, StreamPosition):
+            self._position_answered(now, subject, answer)
+        elif isinstance(subject, PendingAttach):
+            self._attach_answered(now, source, subject, answer)
 
-    def _place_answered(
-        self, now: float, place: StreamPosition, answer: Answer | NotKept | Held | Found
+    def _position_answered(
+        self, now: float, position: StreamPosition, answer: Answer | NotKept | Held | Found
     ) -> None:
         if isinstance(answer, Held):
-            self._hold_requests.held(now, place, answer)
-        elif isinstance(answer, NotKept) and answer.request == place.hold:
-            self._hold_requests.not_kept(now, place, answer)
+            self._hold_requests.held(now, position, answer)
+        elif isinstance(answer, NotKept) and answer.request == position.hold_request:
+            self._hold_requests.not_kept(now, position, answer)
         elif isinstance(answer, NotKept):
-            self._catch_up.not_kept(now, place, answer)
+            self._catch_up.not_kept(now, position, answer)
         elif isinstance(answer, Answer):
-            self._catch_up.answer(now, place, answer)
+            self._catch_up.answer(now, position, answer)
 
     def _attach_answered(
         self,
@@ -537,22 +538,21 @@ class Edge:
         elif isinstance(stored, StartStored):
             self._activation.start_stored(now, stored)
         elif isinstance(stored, AttachStored):
-            self._activation.stands(now, stored.attach, stored.subscription)
+            self._activation.activate(now, stored.attach, stored.subscription)
         elif isinstance(stored, YieldStored):
             self._ownership.yield_stored(now, stored)
-            self._attachments.forgotten(now, stored.subscription.key)
+            self._attachments.continue_queued(now, stored.subscription.key)
         elif isinstance(stored, EndStored):
             self._unsubscription.end_stored(now, stored)
             closed = self._state.closed.get(stored.subscription.key)
             if closed is not None:
                 self._ownership.claim(now, closed)
-            self._attachments.forgotten(now, stored.subscription.key)
+            self._attachments.continue_queued(now, stored.subscription.key)
         else:
-            self._state.out += self._state.requests.open()
-            self._state.touch(now)
+            self._state.emit(self._state.requests.open())
+            self._state.schedule_done(now)
 
     def time_passed(self, now: float) -> Iterable[PartRequest]:
-        """Handle an expired deadline."""
         done = self._timers(now)
         if self._state.has_backlog:
             return chain(done, self._do_backlog(now))
@@ -561,24 +561,23 @@ class Edge:
     def _timers(self, now: float) -> list[PartRequest]:
         state = self._state
         state.begin()
-        state.out += state.requests.repeat(now)
-        if state.lines_at <= now:
+        state.emit(state.requests.repeat(now))
+        if state.gap_check_at <= now:
             self._check_gaps(now)
         if self._order.next_at <= now:
             self._order.time_passed(now)
-        if state.done_at <= now:
-            state.done_at = float("inf")
+        if state.take_done(now):
             for stream in state.streams.values():
-                self._delivery.progress_in_time(now, stream)
+                self._delivery.send_progress_in_portions(now, stream)
             self._cursors.write(now)
         return state.result()
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         state = self._state
         if state.has_backlog:
             return state.backlog_at
-        at = min(state.done_at, state.lines_at, self._order.next_at, state.requests.next_at)
+        order_at = self._order.next_at
+        at = min(state.done_at, state.gap_check_at, order_at, state.requests.next_repeat_at)
         return None if at == float("inf") else at
 
 

@@ -36,8 +36,6 @@ from typing import Literal
 from anabranch.core.edge.state import EdgeState
 from anabranch.core.edge.subscriptions import (
     EdgeStream,
-    OrderWait,
-    PlaceOrder,
     StreamPosition,
 )
 from anabranch.model.client_frames import OrderNotKept
@@ -47,11 +45,77 @@ from anabranch.model.names import JOIN_POINT_PREFIX
 
 #: Patience below this is not worth a wait.
 _SHORTEST_S = 0.001
-#: Incarnations that a position has given up; the oldest are forgotten, which costs another notice.
-_GIVEN_UP_MAX = 256
 #: Work to end a wait.
 _END_WORK = 60
 _SWEPT_MIN = 64
+#: The share of the elapsed time by which patience grows.
+_PATIENCE_RECOVERY = 0.1
+#: Incarnations that a position has given up; the oldest are forgotten, which costs another notice.
+_GIVEN_UP_MAX = 256
+
+
+class OrderWait:
+    """A position that waits before an event for other streams (`publisher_order`)."""
+
+    __slots__ = ("after", "event_id", "other", "position", "tick", "unmet", "until")
+
+    def __init__(
+        self, position: StreamPosition, tick: int, event_id: EventId, after: After, until: float
+    ) -> None:
+        self.position = position
+        self.tick = tick
+        self.event_id = event_id
+        self.after = after
+        self.until = until
+        #: The pair that it waits for now,
+        self.unmet = ("", 0)
+        #: and the position whose progress it waits for; None: the stream's.
+        self.other: StreamPosition | None = None
+
+    def wait_for(self, unmet: tuple[str, int], other: StreamPosition | None) -> None:
+        """Wait for this pair now, and for the progress of this position or of the stream."""
+        self.unmet = unmet
+        self.other = other
+
+
+class PositionOrder:
+    """Waits of one position."""
+
+    __slots__ = ("_given_up", "_patience_at", "_patience_s", "wait")
+
+    def __init__(self, patience_s: float, now: float) -> None:
+        self.wait: OrderWait | None = None
+        #: The time that it could wait at `_patience_at`.
+        self._patience_s = patience_s
+        self._patience_at = now
+        #: Publisher → the incarnation that has been given up.
+        self._given_up: dict[str, int] = {}
+
+    def patience(self, now: float, most_s: float) -> float:
+        """How long it can wait now."""
+        recovered = _PATIENCE_RECOVERY * (now - self._patience_at)
+        return min(most_s, self._patience_s + max(0.0, recovered))
+
+    def begin_wait(self, wait: OrderWait) -> None:
+        assert self.wait is None
+        self.wait = wait
+
+    def end_wait(self, now: float) -> None:
+        """End the wait; what is left of its time can be used for the next one."""
+        assert self.wait is not None
+        self._patience_s = max(0.0, self.wait.until - now)
+        self._patience_at = now
+        self.wait = None
+
+    def give_up(self, event_id: EventId) -> None:
+        """Do not wait for events of this incarnation any longer."""
+        self._given_up.pop(event_id.publisher, None)
+        self._given_up[event_id.publisher] = event_id.incarnation
+        if len(self._given_up) > _GIVEN_UP_MAX:
+            del self._given_up[next(iter(self._given_up))]
+
+    def has_given_up(self, event_id: EventId) -> bool:
+        return self._given_up.get(event_id.publisher, -1) >= event_id.incarnation
 
 
 class PublisherOrder:
@@ -63,7 +127,7 @@ class PublisherOrder:
         #: Origin → heap of (tick, count, wait): ends when the stream has passed the tick.
         self._by_tick: dict[str, list[tuple[int, int, OrderWait]]] = {}
         #: Position that is catching up → the waits for it. Invariant: no list is empty.
-        self._by_place: dict[StreamPosition, list[OrderWait]] = {}
+        self._by_position: dict[StreamPosition, list[OrderWait]] = {}
         #: Heap of (until, count, wait), with every wait until its time is over.
         self._due: list[tuple[float, int, OrderWait]] = []
         #: Streams with waits that may have ended.
@@ -74,62 +138,62 @@ class PublisherOrder:
     # -- beginning ------------------------------------------------------------------------------
 
     def verdict(
-        self, now: float, place: StreamPosition, tick: int, envelope: Envelope
+        self, now: float, position: StreamPosition, tick: int, envelope: Envelope
     ) -> Literal["deliver", "wait", "tell"]:
         """Whether a position may deliver this event, must wait before it, which begins now, or may
         deliver it after a notice (`tell`)."""
         after = envelope.header.control.after
-        unmet = self._unmet(place, after)
-        if unmet is None or not _is_concerned(place):
+        unmet = self._unmet(position, after)
+        if unmet is None or not _is_concerned(position):
             return "deliver"
-        event_id = envelope.id
         most_s = self._state.options.order_within_s
-        order = place.order
+        order = position.order
         if order is None:
-            order = place.order = PlaceOrder(most_s, now)
-        if order.given_up.get(event_id.publisher, -1) >= event_id.incarnation:
+            order = PositionOrder(most_s, now)
+            position.begin_order(order)
+        if order.has_given_up(envelope.id):
             return "deliver"
         patience_s = order.patience(now, most_s)
         if patience_s < _SHORTEST_S:
             return "tell"
-        wait = order.wait = OrderWait(place, tick, event_id, after, now + patience_s)
-        self._state.order_waits += 1
+        wait = OrderWait(position, tick, envelope.id, after, now + patience_s)
+        order.begin_wait(wait)
+        self._state.count_order_wait()
         self._file(wait, unmet)
         self._count += 1
         heappush(self._due, (wait.until, self._count, wait))
         return "wait"
 
-    def tell(self, place: StreamPosition, tick: int, envelope: Envelope) -> None:
+    def tell(self, position: StreamPosition, tick: int, envelope: Envelope) -> None:
         """Send the notice that this event may come too early (rule 3)."""
-        unmet = self._unmet(place, envelope.header.control.after)
-        assert place.order is not None
+        unmet = self._unmet(position, envelope.header.control.after)
         assert unmet is not None
-        self._give_up(place, place.order, tick, envelope.id, unmet)
+        self._give_up(position, tick, envelope.id, unmet)
 
-    def _unmet(self, place: StreamPosition, after: After) -> tuple[str, int] | None:
+    def _unmet(self, position: StreamPosition, after: After) -> tuple[str, int] | None:
         """The first unmet pair; None if all are met (rule 1)."""
-        streams, places = self._state.streams, place.subscription.places
+        streams, positions = self._state.streams, position.subscription.positions
         for origin, tick in after:
             stream = streams.get(origin)
-            if stream is None or stream is place.stream:
+            if stream is None or stream is position.stream:
                 continue
-            other = places.get(origin)
+            other = positions.get(origin)
             if other is not None:
                 passed = other.through
             else:
-                passed = stream.line.position if stream.line.is_placed else 0
+                passed = stream.buffer.position if stream.buffer.is_placed else 0
             if passed < tick:
                 return origin, tick
         return None
 
     def _file(self, wait: OrderWait, unmet: tuple[str, int]) -> None:
-        origin, tick = wait.unmet = unmet
-        other = wait.place.subscription.places.get(origin)
+        origin, tick = unmet
+        other = wait.position.subscription.positions.get(origin)
         if other is not None and other.mode != "live":
-            wait.other = other
-            self._by_place.setdefault(other, []).append(wait)
+            wait.wait_for(unmet, other)
+            self._by_position.setdefault(other, []).append(wait)
             return
-        wait.other = None
+        wait.wait_for(unmet, None)
         self._count += 1
         heappush(self._by_tick.setdefault(origin, []), (tick, self._count, wait))
 
@@ -141,7 +205,7 @@ class PublisherOrder:
         if not heap:
             return
         left = self._ended_max
-        while heap and heap[0][0] <= stream.line.position:
+        while heap and heap[0][0] <= stream.buffer.position:
             if not left:
                 self._passed[stream.name] = stream
                 self._passed_at = now
@@ -149,49 +213,39 @@ class PublisherOrder:
             left -= 1
             self._look_again(now, heappop(heap)[2])
 
-    def caught_up(self, now: float, place: StreamPosition) -> None:
+    def caught_up(self, now: float, position: StreamPosition) -> None:
         """End waits for a position that has advanced in catch-up, or became live."""
-        if not self._by_place:
+        if not self._by_position:
             return
-        for wait in self._by_place.pop(place, ()):
+        for wait in self._by_position.pop(position, ()):
             self._look_again(now, wait)
 
     def _look_again(self, now: float, wait: OrderWait) -> None:
-        order = wait.place.order
-        if order is None or order.wait is not wait:
+        if not _is_open(wait):
             return
-        unmet = self._unmet(wait.place, wait.after)
+        unmet = self._unmet(wait.position, wait.after)
         if unmet is None:
-            order.patience_s = wait.until - now
-            self._end(order, now, wait)
+            self._end(now, wait)
         else:
             self._file(wait, unmet)
 
-    def _end(self, order: PlaceOrder, now: float, wait: OrderWait) -> None:
-        order.wait = None
-        order.patience_at = now
-        self._state.unsettled[wait.place] = None
-        self._state.backlog_at = now
+    def _end(self, now: float, wait: OrderWait) -> None:
+        assert wait.position.order is not None
+        wait.position.order.end_wait(now)
+        self._state.queue_catch_up([wait.position])
+        self._state.do_backlog_at(now)
 
     def _give_up(
-        self,
-        place: StreamPosition,
-        order: PlaceOrder,
-        tick: int,
-        event_id: EventId,
-        unmet: tuple[str, int],
+        self, position: StreamPosition, tick: int, event_id: EventId, unmet: tuple[str, int]
     ) -> None:
-        given_up = order.given_up
-        given_up.pop(event_id.publisher, None)
-        given_up[event_id.publisher] = event_id.incarnation
-        if len(given_up) > _GIVEN_UP_MAX:
-            del given_up[next(iter(given_up))]
-        state, session = self._state, place.subscription.session
-        state.order_not_kept += 1
-        if session is not None:
+        assert position.order is not None
+        position.order.give_up(event_id)
+        self._state.count_order_not_kept()
+        subscription = position.subscription
+        if subscription.session is not None:
             which = (event_id.publisher, event_id.incarnation, *unmet)
-            name = place.subscription.name
-            state.tell(session, OrderNotKept(name, place.stream.name, tick, *which))
+            notice = OrderNotKept(subscription.name, position.stream.name, tick, *which)
+            self._state.send_client(subscription.session, notice)
 
     # -- time -----------------------------------------------------------------------------------
 
@@ -210,23 +264,21 @@ class PublisherOrder:
             left -= 1
             wait = heappop(self._due)[2]
             self._unfile(wait)
-            order = wait.place.order
-            if order is None or order.wait is not wait:
+            if not _is_open(wait):
                 continue
-            unmet = self._unmet(wait.place, wait.after)
+            unmet = self._unmet(wait.position, wait.after)
             if unmet is not None:
-                self._give_up(wait.place, order, wait.tick, wait.event_id, unmet)
-            order.patience_s = 0.0
-            self._end(order, now, wait)
+                self._give_up(wait.position, wait.tick, wait.event_id, unmet)
+            self._end(now, wait)
 
     def _unfile(self, wait: OrderWait) -> None:
         """Forget where a wait was filed; sweep a heap that consists of such entries."""
         if wait.other is not None:
-            waits = self._by_place.get(wait.other, [])
+            waits = self._by_position.get(wait.other, [])
             if wait in waits:
                 waits.remove(wait)
                 if not waits:
-                    del self._by_place[wait.other]
+                    del self._by_position[wait.other]
             return
         heap = self._by_tick.get(wait.unmet[0], [])
         if len(heap) > _SWEPT_MIN and len(heap) > 2 * len(self._due):
@@ -235,12 +287,11 @@ class PublisherOrder:
 
 
 def _is_open(wait: OrderWait) -> bool:
-    order = wait.place.order
+    order = wait.position.order
     return order is not None and order.wait is wait
 
 
-def _is_concerned(place: StreamPosition) -> bool:
+def _is_concerned(position: StreamPosition) -> bool:
     """Whether a subscription gets publishers' events in order (rule 4)."""
-    subscription = place.subscription
-    is_join_point = subscription.client.startswith(JOIN_POINT_PREFIX)
-    return subscription.quality != "best-effort" and not is_join_point
+    subscription = position.subscription
+    return subscription.is_lossless and not subscription.client.startswith(JOIN_POINT_PREFIX)

@@ -9,9 +9,9 @@ late, duplicated, out of order or missing. A `ReorderBuffer` releases them in st
 2. The first input places an empty buffer: just before the first tick of the first run, or at the
    head if the input has only a head (but see rule 7).
 3. A gap is the ticks missing up to the *head*, the newest tick known to exist. If a subscription
-   needs them, the edge requests them (`wanted`): a bounded number at a time, no tick twice within a
-   pause, which doubles up to three times while nothing arrives. If none does, the buffer jumps over
-   the gap.
+   needs them, the edge requests them (`ranges_to_request`): a bounded number at a time, no tick
+   twice within a pause, which doubles up to three times while nothing arrives. If none does, the
+   buffer skips the gap.
 4. Every run carries the version of the edge's interest that its silence is valid for. The version
    of the buffer is that of its last tick; all later ticks have the same or a higher version.
 5. Runs that are in order may be held back too, if delivering them is too much work for one step.
@@ -21,9 +21,9 @@ late, duplicated, out of order or missing. A `ReorderBuffer` releases them in st
 7. A head is a claim, not a tick. It triggers requests; it never makes the buffer skip ticks that a
    live subscription other than a best-effort one needs. If there is no such subscription, or before
    the buffer is placed, the buffer follows a head for at most `HEAD_LEAP_MAX` ticks. For a farther
-   head the edge requests that very tick from the origin (`doubted`), and the buffer moves when it
-   arrives. A head far below the current one replaces it, so a wrong head is forgotten when a
-   correct one arrives; the price is a second request where heads overtake each other.
+   head the edge requests that very tick from the origin (`head_to_request`), and the buffer moves
+   when it arrives. A head far below the current one replaces it, so a wrong head is forgotten when
+   a correct one arrives; the price is a second request where heads overtake each other.
 
 The most recent released runs are kept (`RecentRuns`) for subscriptions that are slightly behind.
 
@@ -35,9 +35,10 @@ from collections.abc import Sequence
 
 from anabranch.core.ranges import RangeSet
 from anabranch.core.routing.contract import Arrival
-from anabranch.model.encoding import Envelope
+from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
+from anabranch.model.limits import Limits
 from anabranch.model.version import NOTHING, Version
 
 #: Ranges in one request for missing ticks.
@@ -73,6 +74,20 @@ class Run:
         """Bytes of the event."""
         return 0 if self.datum is None else len(self.datum.body)
 
+    def read(self, limits: Limits) -> Envelope | None:
+        """Decode the event, without its attributes; None if it is unreadable."""
+        if self.envelope is None and self.datum is not None and not self.reason:
+            try:
+                self.envelope = decode_envelope(self.datum.body, limits)
+            except RemoteError:
+                self.mark_unreadable()
+        return self.envelope
+
+    def mark_unreadable(self) -> None:
+        # Keep the datum: the owner of the run has counted its bytes.
+        self.reason = "unreadable"
+        self.envelope = None
+
     @property
     def is_silent(self) -> bool:
         return self.datum is None and not self.reason
@@ -83,7 +98,7 @@ def runs_of(arrival: Arrival) -> list[Run]:
     version = arrival.version
     runs = [Run(datum.tick, datum.tick, version, datum) for datum in arrival.data]
     runs += [Run(first, last, version) for first, last in arrival.silent]
-    runs += hole_runs(arrival.withheld, version)
+    runs += withheld_runs(arrival.withheld, version)
     for run in runs:
         if not 1 <= run.first <= run.last:
             raise RemoteError(f"invalid tick range {run.first} to {run.last} of {arrival.stream!r}")
@@ -92,8 +107,7 @@ def runs_of(arrival: Arrival) -> list[Run]:
     return runs
 
 
-def hole_runs(holes: Sequence[Hole], version: Version) -> list[Run]:
-    """Withheld ranges as runs."""
+def withheld_runs(holes: Sequence[Hole], version: Version) -> list[Run]:
     return [Run(each.first, each.last, version, None, each.reason or "unknown") for each in holes]
 
 
@@ -159,10 +173,10 @@ class ReorderBuffer:
         "_ticks_max",
         "attempts",
         "dropped",
+        "gap_check_at",
         "head",
         "head_version",
         "is_placed",
-        "look_at",
         "position",
         "recent",
         "version",
@@ -187,7 +201,7 @@ class ReorderBuffer:
         #: Runs dropped so far because the buffer was full.
         self.dropped = 0
         #: When to check the gap; None if there is no gap.
-        self.look_at: float | None = None
+        self.gap_check_at: float | None = None
         #: Requests since the position last advanced.
         self.attempts = 0
         self._requested = RangeSet()
@@ -221,7 +235,7 @@ class ReorderBuffer:
             if holds_back:
                 self._store(run)
             elif run.first == self.position + 1 and not self._pending:
-                self._pass_on(run, ready)
+                self._release(run, ready)
             else:
                 self._store(run)
                 self._drain(ready)
@@ -250,15 +264,15 @@ class ReorderBuffer:
             after = run.last + 1
         return found
 
-    def pass_on(self, runs: list[Run]) -> None:
+    def release(self, runs: list[Run]) -> None:
         """Release held runs, which are the next ones in order."""
         for run in runs:
             del self._pending[run.first]
             self._pending_ticks.remove(run.first, run.last)
             self._pending_bytes -= run.size
-            self._pass_on(run, [])
+            self._release(run, [])
 
-    def jump(self, *, holds_back: bool = False) -> list[Run]:
+    def skip_gap(self, *, holds_back: bool = False) -> list[Run]:
         """Skip the first gap; returns the runs that are in order then. Not for a doubtful head."""
         assert not self.is_head_doubtful
         ready: list[Run] = []
@@ -271,7 +285,7 @@ class ReorderBuffer:
             self.position = self.head
             self.version = max(self.version, self.head_version)
         self.attempts = 0
-        self.look_at = None
+        self.gap_check_at = None
         return ready
 
     def _place(self, runs: list[Run], head: int) -> None:
@@ -280,12 +294,12 @@ class ReorderBuffer:
             self.position = runs[0].first - 1 if runs else head
             self.head = self.position
 
-    def _pass_on(self, run: Run, ready: list[Run]) -> None:
+    def _release(self, run: Run, ready: list[Run]) -> None:
         self.position = run.last
         self.version = run.version
         self.recent.add(run)
         self.attempts = 0
-        self.look_at = None
+        self.gap_check_at = None
         ready.append(run)
 
     def _store(self, run: Run) -> None:
@@ -301,7 +315,7 @@ class ReorderBuffer:
         while (run := self._pending.pop(self.position + 1, None)) is not None:
             self._pending_ticks.remove(run.first, run.last)
             self._pending_bytes -= run.size
-            self._pass_on(run, ready)
+            self._release(run, ready)
 
     def _drop_farthest(self) -> None:
         """Drop to three quarters of the bounds, so that not every run repeats this."""
@@ -325,44 +339,49 @@ class ReorderBuffer:
             elif self.head - head > HEAD_LEAP_MAX:
                 self.head_version = version
                 self.head = max(head, self.position)
-        reach = self._pending_ticks.last() if self._pending_ticks else self.position
-        self.head = max(self.head, reach)
+        progress = self._pending_ticks.last() if self._pending_ticks else self.position
+        self.head = max(self.head, progress)
 
     # -- gaps -----------------------------------------------------------------------------------
 
-    def watch(self, now: float, after_s: float) -> None:
+    def schedule_gap_check(self, now: float, after_s: float) -> None:
         """Set the time to check the gap, if there is one."""
         if not self.has_gap:
-            self.look_at = None
+            self.gap_check_at = None
             if self._requested:
                 self._requested = RangeSet()
-        elif self.look_at is None:
-            self.look_at = now + after_s
+        elif self.gap_check_at is None:
+            self.gap_check_at = now + after_s
 
-    def wanted(
-        self, now: float, after_s: float, again_s: float, ticks_max: int
+    def postpone_gap_check(self, at: float) -> None:
+        """Check the gap, if there is one, not before this time."""
+        if self.gap_check_at is not None:
+            self.gap_check_at = at
+
+    def ranges_to_request(
+        self, now: float, after_s: float, repeat_s: float, ticks_max: int
     ) -> list[tuple[int, int]]:
         """The missing ticks to request now; also schedules the next check."""
         if not self.has_gap:
-            self.watch(now, after_s)
+            self.schedule_gap_check(now, after_s)
             return []
         if self._requested and now >= self._retry_at:
             self._requested = RangeSet()
         if self._requested and self._requested.first() <= self.position:
             self._requested.remove(self._requested.first(), self.position)
         if not self._requested:
-            self._retry_at = now + again_s * 2 ** min(self.attempts, DOUBLINGS_MAX)
+            self._retry_at = now + repeat_s * 2 ** min(self.attempts, DOUBLINGS_MAX)
         ranges = self._unrequested(ticks_max - self._requested.count())
         if ranges:
             self.attempts += 1
             for first, last in ranges:
                 self._requested.add(first, last)
-        self.look_at = self._retry_at
+        self.gap_check_at = self._retry_at
         return ranges
 
-    def doubted(self, now: float, again_s: float) -> list[tuple[int, int]]:
+    def head_to_request(self, now: float, repeat_s: float) -> list[tuple[int, int]]:
         """The tick of the head itself, to be requested; also schedules the next check."""
-        self.look_at = now + again_s * 2 ** min(self.attempts, DOUBLINGS_MAX)
+        self.gap_check_at = now + repeat_s * 2 ** min(self.attempts, DOUBLINGS_MAX)
         self.attempts += 1
         return [(self.head, self.head)]
 

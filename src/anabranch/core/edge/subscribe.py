@@ -32,14 +32,12 @@ Rules:
 
 from msgspec.structs import replace
 
-from anabranch.core.edge.catch_up import CatchUp, HoldRequests
 from anabranch.core.edge.cursors import Cursors
-from anabranch.core.edge.delivery import LiveDelivery
-from anabranch.core.edge.state import AttachStored, EdgeState, StartStored
+from anabranch.core.edge.delivery import CatchUp, LiveDelivery
+from anabranch.core.edge.state import AttachStored, EdgeState, PendingAttach, StartStored
 from anabranch.core.edge.subscriptions import (
     EdgeSession,
     EdgeSubscription,
-    PendingAttach,
     StreamPosition,
 )
 from anabranch.core.edge.unsubscribe import Ownership, Unsubscription
@@ -80,32 +78,30 @@ class Activation:
         self._catch_up = catch_up
         self._ownership = ownership
 
-    def stands(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
+    def activate(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
         """Activate a subscription: everything is granted, and on disk if it has to be."""
         state = self._state
         current = state.attaches.get(attach.key)
         is_over = state.subscriptions.get(attach.key) is not subscription
-        if is_over or subscription.is_leaving:
+        if is_over or subscription.is_ending:
             return
         if current is attach:
             state.end_attach(attach.key)
         elif current is not None and current.is_committed:
             # A later attach is being synced and will activate it.
             return
-        if current is attach and subscription.is_unheard and attach.session is None:
-            self._unsubscription.take_back(now, subscription)
+        if current is attach and subscription.is_unannounced and attach.session is None:
+            self._unsubscription.withdraw(now, subscription)
             return
-        subscription.is_stored = True
-        for place in subscription.places.values():
-            place.synced = max(place.synced, place.written)
+        subscription.stored()
         self.register(subscription)
         if subscription.is_durable:
             self._ownership.claim(now, subscription)
         if attach.session is not None:
             self._serve(now, subscription, attach, attach.session)
         elif subscription.session is None and subscription.is_durable:
-            state.away[subscription.key] = subscription
-        state.touch(now)
+            state.set_detached(subscription)
+        state.schedule_done(now)
 
     def register(self, subscription: EdgeSubscription) -> None:
         """Add it to the interest; it waits on streams where it has not started."""
@@ -113,8 +109,8 @@ class Activation:
             return
         self._state.register(subscription)
         for stream in self._state.streams.values():
-            if stream.name not in subscription.places:
-                stream.waiting[subscription.key] = subscription
+            if stream.name not in subscription.positions:
+                stream.wait(subscription)
 
     def _serve(
         self,
@@ -123,41 +119,147 @@ class Activation:
         attach: PendingAttach,
         session: EdgeSession,
     ) -> None:
-        subscription.is_unheard = False
-        subscription.session = session
-        self._state.away.pop(subscription.key, None)
-        subscription.window = attach.frame.window
-        subscription.unacked = 0
-        session.names[subscription.name] = subscription
-        self.tell(subscription, session, attach.request)
+        subscription.join_session(session, attach.frame.window)
+        self._state.forget_detached(subscription)
+        self.confirm(subscription, session, attach.request)
         listed = attach.frame.ticks if attach.frame.start == "resume" else {}
-        places = [place for place in subscription.places.values() if place.mode != "starting"]
-        for place in places:
-            place.sent = place.told = place.acked
-            if place.stream.name not in listed:
-                self._delivery.tell_start(place)
-        for place in places:
-            if place.mode == "behind":
-                self._catch_up.resume(now, place)
+        positions = [
+            position for position in subscription.positions.values() if position.mode != "starting"
+        ]
+        for position in positions:
+            position.restart()
+            if position.stream.name not in listed:
+                self._delivery.send_start(position)
+        for position in positions:
+            if position.mode == "catching_up":
+                self._catch_up.resume(now, position)
 
-    def tell(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
-        """Confirm the subscription to its client."""
-        number, ticks = subscription.number, subscription.standing()
-        self._state.tell(session, Subscribed(request, subscription.name, number, ticks))
+    def confirm(self, subscription: EdgeSubscription, session: EdgeSession, request: int) -> None:
+        number, ticks = subscription.number, subscription.acked_ticks()
+        self._state.send_client(session, Subscribed(request, subscription.name, number, ticks))
 
     def start_stored(self, now: float, stored: StartStored) -> None:
         """Send the client a durable start, which is on disk now."""
-        place = stored.place
-        subscription = place.subscription
-        if place.mode != "starting" or subscription.is_leaving:
+        position = stored.position
+        subscription = position.subscription
+        if position.mode != "starting" or subscription.is_ending:
             return
-        if subscription.places.get(place.stream.name) is not place:
+        if subscription.positions.get(position.stream.name) is not position:
             # Its client attached with an earlier start.
             return
-        place.mode = "behind"
+        position.started()
         if subscription.session is not None:
-            self._delivery.tell_start(place)
-            self._catch_up.resume(now, place)
+            self._delivery.send_start(position)
+            self._catch_up.resume(now, position)
+
+
+class HoldRequests:
+    """Requests to origins to retain events that a subscription needs but no cursor here protects.
+
+    A client that was at another edge, or whose reliable subscription lost its connection, presents
+    the ticks up to which it has received everything. Nothing this edge sent earlier guarantees that
+    origins retain the events after these ticks, so the edge sends each origin a *hold* request. The
+    subscription does not wait for the answers: it is active as soon as it is on disk with all its
+    ticks, and each stream is served as soon as its own origin has answered. Requests to an origin
+    that does not answer are repeated with back-off. Often it is the very edge that the client had
+    to leave. Rules:
+
+    1. A position is *holding* until its origin has answered `Held`. Until then the edge delivers
+       nothing on it, reports no progress, and the client cannot acknowledge anything there.
+    2. The catalog row of a position records whether it is held. After a crash the edge sends the
+       hold requests that were not answered again, with the same ticks.
+    3. A durable subscription is claimed from other edges when none of its positions is holding, and
+       not before (`Ownership`). A claim with a higher number ends all this; one with a lower number
+       stays unanswered.
+    4. If a log does not reach back far enough, the edge requests the ticks that it has. The missing
+       ticks are found when the stream is replayed and are reported as withheld. A reliable
+       subscription is closed instead, because it must resume without a gap.
+    5. If the client presents a tick beyond the newest one of a stream, its subscription is closed
+       with that reason.
+
+    Why no event that a durable subscription needs is discarded. Suppose it moves from B to A.
+
+    - While A is holding a stream, B's cursor there protects the events: B yields only to claims,
+      and A sends none. B was the owner, so its own positions are held, or those of a previous owner
+      protect them in the same way. Chains of any length end at an edge whose positions are all
+      held.
+    - From the moment A sends a hold, it sends `Done` for that stream up to its own cursor at most,
+      whether held or not. So once the origin has answered, it retains the ticks after the cursor
+      for A, across crashes of either broker (the origin syncs a hold before it answers, and a
+      `Done` sent before a hold is void).
+    - A crashes. Before its rows are on disk it has no record, has notified nobody, and B still has
+      the subscription. Cursors are put before the number, so a number on disk has its cursors, and
+      each records whether it is held. A resumes its hold requests.
+    - The client moves on to C with a higher number before A has finished. C sends its own holds. If
+      A receives its answers first, it claims from B, which yields; A's positions are held then. C
+      does not answer A's claim, because A would yield to it while C has nothing held. If C receives
+      its answers first, A and B yield to C. If the client goes back to B, B is like C, and needs no
+      answer where its own cursors reach back far enough.
+    - The client loses its state. The edge with the highest number returns all its ticks, those of
+      holding positions too; they are at or below what the client had presented.
+    - Two edges may both consider themselves owner for a while. Only the edge with the client's
+      session delivers.
+
+    State: the rows of the positions; requests are sent again after a restart.
+    """
+
+    def __init__(
+        self,
+        state: EdgeState,
+        cursors: Cursors,
+        unsubscription: Unsubscription,
+        catch_up: CatchUp,
+        ownership: Ownership,
+    ) -> None:
+        self._state = state
+        self._cursors = cursors
+        self._unsubscription = unsubscription
+        self._catch_up = catch_up
+        self._ownership = ownership
+
+    def begin(self, now: float, position: StreamPosition) -> None:
+        """Ask the origin to retain everything after this position."""
+        position.hold()
+        self._ask(now, position, position.acked)
+
+    def resume_all(self, now: float, subscription: EdgeSubscription) -> None:
+        """Send hold requests again after a restart."""
+        for position in subscription.positions.values():
+            if position.mode == "holding":
+                self._ask(now, position, position.acked)
+
+    def _ask(self, now: float, position: StreamPosition, tick: int) -> None:
+        self._state.requests.close(position.end_hold())
+        position.expect_hold(self._state.request_hold(now, position.stream.name, tick, position))
+
+    def held(self, now: float, position: StreamPosition, answer: Held) -> None:
+        """Serve the stream: its origin retains the events."""
+        state, subscription = self._state, position.subscription
+        asked = state.requests.content(position.hold_request)
+        assert isinstance(asked, Hold)
+        if asked.tick > answer.head:
+            stream = position.stream.name
+            reason = f"tick {asked.tick} of {stream!r} does not exist; the newest is {answer.head}"
+            self._unsubscription.cut(now, subscription, reason)
+            return
+        state.requests.close(position.hold_request)
+        position.held()
+        if subscription.is_durable:
+            self._cursors.put_cursor(position)
+            if not subscription.is_claimed:
+                self._ownership.claim(now, subscription)
+        if subscription.session is not None:
+            self._catch_up.resume(now, position)
+
+    def not_kept(self, now: float, position: StreamPosition, answer: NotKept) -> None:
+        if position.subscription.is_durable:
+            self._ask(now, position, max(answer.oldest - 1, position.acked))
+            return
+        reason = (
+            f"{position.stream.name!r} no longer keeps the events after tick {position.acked};"
+            f" its oldest tick is {answer.oldest}"
+        )
+        self._unsubscription.cut(now, position.subscription, reason)
 
 
 _FIND_ROUNDS_MAX = 2
@@ -187,14 +289,14 @@ class Attachments:
         state, frame = self._state, attach.frame
         state.begin_attach(attach)
         known = state.subscriptions.get(attach.key)
-        if known is not None and known.is_leaving:
+        if known is not None and known.is_ending:
             return
         if frame.quality == "durable":
             if frame.number == 0 and (known is not None or frame.start == "resume"):
                 self._find(now, attach)
                 return
             closed = state.closed.get(attach.key)
-            attach.number = max(frame.number, 1, 0 if closed is None else closed.number + 1)
+            attach.set_number(max(frame.number, 1, 0 if closed is None else closed.number + 1))
         if frame.start == "resume":
             self._resume(now, attach, frame.ticks)
         elif frame.start == "tick" or known is not None:
@@ -206,13 +308,13 @@ class Attachments:
         else:
             self._commit(now, attach)
 
-    def forgotten(self, now: float, key: str) -> None:
+    def continue_queued(self, now: float, key: str) -> None:
         """Continue the attach that waited for the removal of a subscription to reach the disk."""
         attach = self._state.attaches.get(key)
         if attach is None:
             return
         filter, text = attach.filter, attach.frame.filter
-        reason = self._state.size_objection(attach.client, attach.key, filter, text)
+        reason = self._state.size_refusal(attach.client, attach.key, filter, text)
         if reason:
             # Not checked before: the removed subscription had the same name.
             self._refuse(now, attach, reason)
@@ -221,33 +323,31 @@ class Attachments:
 
     def _refuse(self, now: float, attach: PendingAttach, reason: str, code: Code = "") -> None:
         if attach.session is not None:
-            self._state.tell(attach.session, Refused(attach.request, reason[:1000], code))
+            self._state.send_client(attach.session, Refused(attach.request, reason[:1000], code))
         self._unsubscription.abandon(now, attach.key)
 
     def _is_answered(self, attach: PendingAttach, who: str) -> bool:
         """Record an answer; returns whether it was the last one."""
-        self._state.requests.close(attach.asks.pop(who))
-        return not attach.asks
+        self._state.requests.close(attach.answered(who))
+        return not attach.requests
 
     # -- find the owner -------------------------------------------------------------------------
 
     def _find(self, now: float, attach: PendingAttach) -> None:
         state = self._state
-        attach.rounds += 1
-        attach.found = None
-        for edge in state.others:
-            number = attach.asks[edge] = state.requests.number()
+        attach.begin_find()
+        for edge in state.other_edges:
+            number = state.requests.next_number()
+            attach.expect(edge, number)
             question = Find(number, attach.frame.subscription)
-            state.out += state.requests.ask(now, number, edge, question, attach)
-        if not attach.asks:
+            state.send_request(now, number, edge, question, attach)
+        if not attach.requests:
             self._found_all(now, attach)
 
     def found(self, now: float, source: str, attach: PendingAttach, answer: Found) -> None:
         """Handle the answer of an edge: whether it has the subscription, and at which ticks."""
         self._check_found(source, answer)
-        best = attach.found
-        if answer.number > (0 if best is None else best.number):
-            attach.found = answer
+        attach.found(answer)
         if self._is_answered(attach, source):
             self._found_all(now, attach)
 
@@ -262,9 +362,9 @@ class Attachments:
             raise RemoteError(f"{source!r} sent an invalid filter: {error}") from error
 
     def _found_all(self, now: float, attach: PendingAttach) -> None:
-        known, found = self._state.subscriptions.get(attach.key), attach.found
+        known, found = self._state.subscriptions.get(attach.key), attach.owner
         if known is None and found is None:
-            if attach.rounds < _FIND_ROUNDS_MAX and self._state.others:
+            if attach.find_rounds < _FIND_ROUNDS_MAX and self._state.other_edges:
                 self._find(now, attach)
             else:
                 name = attach.frame.subscription
@@ -273,29 +373,28 @@ class Attachments:
             return
         if found is None or (known is not None and known.number > found.number):
             assert known is not None
-            attach.number = known.number + 1
+            attach.set_number(known.number + 1)
             self._resume(now, attach, attach.frame.ticks)
             return
-        attach.number = found.number + 1
+        attach.set_number(found.number + 1)
         filter = Filter.parse(found.filter, self._state.limits)
         if attach.filter is not None and attach.filter != filter:
             self._refuse(now, attach, other_filter(attach.frame.subscription))
             return
         if known is None and attach.cost is None:
             state, key = self._state, attach.key
-            if reason := state.size_objection(attach.client, key, filter, found.filter):
+            if reason := state.size_refusal(attach.client, key, filter, found.filter):
                 self._refuse(now, attach, reason)
                 return
             state.charge(attach, filter.cost(found.filter))
-        attach.filter = filter
+        attach.set_filter(filter)
         self._resume(now, attach, found.ticks)
 
     # -- resume ---------------------------------------------------------------------------------
 
     def _resume(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         """Resume after these ticks; hold requests follow once the positions exist."""
-        attach.ticks = dict(ticks)
-        attach.is_resuming = True
+        attach.resume_after(ticks)
         self._commit(now, attach)
 
     # -- explicit starts ------------------------------------------------------------------------
@@ -303,30 +402,31 @@ class Attachments:
     def _hold_all(self, now: float, attach: PendingAttach, ticks: dict[str, int]) -> None:
         known = self._state.subscriptions.get(attach.key)
         for stream, tick in ticks.items():
-            attach.ticks[stream] = tick
-            place = None if known is None else known.places.get(stream)
-            if place is None or not place.covers(tick):
+            attach.start_after(stream, tick)
+            position = None if known is None else known.positions.get(stream)
+            if position is None or not position.covers(tick):
                 self._hold(now, attach, stream, tick)
-        if not attach.asks:
+        if not attach.requests:
             self._commit(now, attach)
 
     def _hold(self, now: float, attach: PendingAttach, stream: str, tick: int) -> None:
-        attach.ticks[stream] = min(tick, attach.ticks.get(stream, tick))
-        attach.asks[stream] = self._state.hold(now, stream, tick, attach)
+        attach.start_after(stream, min(tick, attach.ticks.get(stream, tick)))
+        attach.expect(stream, self._state.request_hold(now, stream, tick, attach))
 
     def _request_ticks_of_time(self, now: float, attach: PendingAttach) -> None:
         """Ask every origin for its first tick at or after the time."""
         state = self._state
         for stream in state.streams:
-            number = attach.asks[stream] = state.requests.number()
+            number = state.requests.next_number()
+            attach.expect(stream, number)
             filters = [attach.frame.filter]
             bytes_max = state.options.replay_bytes_max
             question = Replay(number, 0, attach.frame.time_ns, filters, 1, bytes_max)
-            state.out += state.requests.ask(now, number, stream, question, attach)
+            state.send_request(now, number, stream, question, attach)
 
     def answer(self, now: float, source: str, attach: PendingAttach, answer: Answer) -> None:
         """Hold the tick that an origin reported for the start time."""
-        self._state.requests.close(attach.asks.pop(source))
+        self._state.requests.close(attach.answered(source))
         self._hold(now, attach, source, answer.first - 1)
 
     def held(self, now: float, source: str, attach: PendingAttach, answer: Held) -> None:
@@ -340,7 +440,7 @@ class Attachments:
                 f"tick {asked.tick} of {source!r} does not exist; the newest is {answer.head}",
             )
             return
-        attach.ticks[source] = asked.tick
+        attach.start_after(source, asked.tick)
         if self._is_answered(attach, source):
             self._commit(now, attach)
 
@@ -355,7 +455,7 @@ class Attachments:
                 " and `beginning` starts at the oldest tick",
             )
             return
-        self._state.requests.close(attach.asks.pop(source))
+        self._state.requests.close(attach.answered(source))
         self._hold(now, attach, source, answer.oldest - 1)
 
     # -- store ----------------------------------------------------------------------------------
@@ -374,21 +474,20 @@ class Attachments:
             except LocalError as error:
                 self._refuse(now, attach, str(error))
                 return
-        self._unsubscription.stop_claims(subscription)
-        subscription.number = max(subscription.number, attach.number)
-        subscription.is_claimed = subscription.is_stored = False
+        self._unsubscription.close_claims(subscription)
+        subscription.renumber(attach.number)
         closed = state.forget_closed(attach.key)
         if closed is not None:
-            self._unsubscription.stop_claims(closed)
+            self._unsubscription.close_claims(closed)
         if closed is not None or attach.is_resuming:
-            subscription.is_unheard = False
-        self._place_all(now, attach, subscription)
-        attach.is_committed = True
+            subscription.presume_announced()
+        self._create_positions(now, attach, subscription)
+        attach.commit()
         if not subscription.is_durable:
-            self._activation.stands(now, attach, subscription)
+            self._activation.activate(now, attach, subscription)
             return
-        for place in subscription.places.values():
-            self._cursors.put_cursor(place)
+        for position in subscription.positions.values():
+            self._cursors.put_cursor(position)
         self._cursors.put_subscription(subscription)
         state.sync(AttachStored(attach, subscription))
 
@@ -405,22 +504,21 @@ class Attachments:
             number=attach.number,
         )
         self._state.add(subscription, attach)
-        subscription.is_unheard = True
         return subscription
 
-    def _place_all(self, now: float, attach: PendingAttach, subscription: EdgeSubscription) -> None:
+    def _create_positions(
+        self, now: float, attach: PendingAttach, subscription: EdgeSubscription
+    ) -> None:
         for stream, tick in attach.ticks.items():
-            place = subscription.places.get(stream)
-            if place is None or not place.covers(tick):
-                if place is not None:
-                    self._cursors.abandon(place)
-                    self._state.requests.close(place.hold)
-                place = StreamPosition(subscription, self._state.streams[stream], tick + 1)
-                subscription.places[stream] = place
-                place.stream.waiting.pop(subscription.key, None)
+            position = subscription.positions.get(stream)
+            if position is None or not position.covers(tick):
+                if position is not None:
+                    self._cursors.abandon(position)
+                    self._state.requests.close(position.end_hold())
+                position = subscription.start(self._state.streams[stream], tick + 1)
                 if attach.is_resuming:
-                    self._hold_requests.begin(now, place)
-            place.acked = max(place.acked, tick)
+                    self._hold_requests.begin(now, position)
+            position.present(tick)
 
 
 def other_filter(name: str) -> str:
@@ -463,7 +561,6 @@ class SubscribeRequests:
         self._activation = activation
 
     def subscribe(self, now: float, session: EdgeSession, frame: Subscribe) -> None:
-        """Handle a request for a subscription."""
         frame = self._without_removed_streams(frame)
         is_durable = frame.quality == "durable"
         name = frame.subscription
@@ -476,7 +573,7 @@ class SubscribeRequests:
             return
         if self._is_repeated(session, frame, key, filter):
             return
-        reason = self._objection(session, frame, key, filter)
+        reason = self._refusal(session, frame, key, filter)
         if reason:
             self._refuse(session, frame, reason)
         else:
@@ -490,7 +587,7 @@ class SubscribeRequests:
         return replace(frame, ticks={s: tick for s, tick in frame.ticks.items() if s in streams})
 
     def _refuse(self, session: EdgeSession, frame: Subscribe, reason: str) -> None:
-        self._state.tell(session, Refused(frame.request, reason[:1000]))
+        self._state.send_client(session, Refused(frame.request, reason[:1000]))
 
     def _filter(self, frame: Subscribe) -> Filter | None:
         asks_owner = frame.start == "resume" and frame.number == 0 and frame.quality == "durable"
@@ -514,17 +611,17 @@ class SubscribeRequests:
         if attach is not None and attach.session is session:
             if replace(frame, request=attach.frame.request) != attach.frame:
                 return False
-            attach.request = frame.request
+            attach.repeat(frame)
             return True
-        subscription = session.names.get(frame.subscription)
+        subscription = session.subscriptions.get(frame.subscription)
         if subscription is None or not _is_same(subscription, frame, filter):
             return False
-        self._activation.tell(subscription, session, frame.request)
+        self._activation.confirm(subscription, session, frame.request)
         return True
 
-    # -- objections -----------------------------------------------------------------------------
+    # -- refusals -------------------------------------------------------------------------------
 
-    def _objection(
+    def _refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         """Why a request is refused; "" if it is not."""
@@ -534,17 +631,17 @@ class SubscribeRequests:
         if attach is not None and attach.client != session.client:
             return f"the name {frame.subscription!r} belongs to another client"
         keys = (frame.subscription, _own_key(session, frame.subscription))
-        is_wanted = any(each in session.attaching for each in keys)
-        if frame.subscription in session.names or is_wanted or (attach and attach.session):
+        is_wanted = any(each in session.attach_keys for each in keys)
+        if frame.subscription in session.subscriptions or is_wanted or (attach and attach.session):
             return f"the name {frame.subscription!r} is in use for another subscription"
         return (
-            self._start_objection(frame)
-            or self._number_objection(session, frame, key)
-            or self._known_objection(session, frame, key, filter)
-            or self._limit_objection(session, frame, key, filter)
+            self._start_refusal(frame)
+            or self._number_refusal(session, frame, key)
+            or self._known_refusal(session, frame, key, filter)
+            or self._limit_refusal(session, frame, key, filter)
         )
 
-    def _start_objection(self, frame: Subscribe) -> str:
+    def _start_refusal(self, frame: Subscribe) -> str:
         if frame.start != "now" and frame.quality == "best-effort":
             return "a best-effort subscription starts now; use a reliable one for another start"
         if frame.start == "resume" and frame.quality != "durable" and not frame.ticks:
@@ -556,7 +653,7 @@ class SubscribeRequests:
                 return f"tick {tick} is above the highest possible tick {_TICK_MAX}"
         return ""
 
-    def _number_objection(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
+    def _number_refusal(self, session: EdgeSession, frame: Subscribe, key: str) -> str:
         """Rule 5. Join points count in their own steps; numbers from other brokers are checked when
         the join point arrives."""
         state = self._state
@@ -569,12 +666,12 @@ class SubscribeRequests:
             f" {NUMBER_LEAP_MAX}; resume the subscription without its state to get the next number"
         )
 
-    def _known_objection(
+    def _known_refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         name = frame.subscription
         known = self._state.subscriptions.get(key)
-        if known is None or known.is_leaving:
+        if known is None or known.is_ending:
             return ""
         if known.client != session.client:
             return f"the name {name!r} belongs to another client"
@@ -586,7 +683,7 @@ class SubscribeRequests:
             return f"{name!r} is already attached with number {known.number}, above {frame.number}"
         return ""
 
-    def _limit_objection(
+    def _limit_refusal(
         self, session: EdgeSession, frame: Subscribe, key: str, filter: Filter | None
     ) -> str:
         state = self._state
@@ -597,14 +694,14 @@ class SubscribeRequests:
             text = f"this broker has {count} subscriptions, its limit (subscriptions_max)"
             return f"{text}; subscribe at another broker"
         client, quota = session.client, state.limits.client_subscriptions_max
-        if state.owned.get(client, 0) >= quota:
+        if state.subscription_counts.get(client, 0) >= quota:
             text = f"client {client!r} has {quota} subscriptions at this broker, its quota"
             return f"{text} (client_subscriptions_max); end some of them first"
-        if frame.quality == "durable" and state.ended.get(client, 0) >= quota:
+        if frame.quality == "durable" and state.closed_counts.get(client, 0) >= quota:
             text = f"client {client!r} ended {quota} durable subscriptions, its quota"
             text = f"{text} (client_subscriptions_max), that other brokers have not confirmed"
             return f"{text}; wait until they reconnect"
-        return state.size_objection(client, key, filter, frame.filter)
+        return state.size_refusal(client, key, filter, frame.filter)
 
 
 def _own_key(session: EdgeSession, name: str) -> str:

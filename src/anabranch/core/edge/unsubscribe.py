@@ -17,7 +17,6 @@
 
 from itertools import islice
 
-from anabranch.core.contract import CutClient
 from anabranch.core.edge.cursors import Cursors
 from anabranch.core.edge.state import EdgeState, EndStored, YieldStored
 from anabranch.core.edge.subscriptions import EdgeSession, EdgeSubscription
@@ -47,116 +46,99 @@ class Unsubscription:
     def stop(self, subscription: EdgeSubscription) -> None:
         """Stop serving a subscription; it keeps its positions."""
         state = self._state
-        for place in subscription.places.values():
-            place.stream.leave(place)
-            state.requests.close(place.ask)
-            state.requests.close(place.hold)
-            place.ask = place.hold = 0
-            place.order = None
+        for position in subscription.positions.values():
+            position.stream.suspend(position)
+            state.requests.close(position.end_replay())
+            state.requests.close(position.end_hold())
+            position.forget_order()
         for stream in state.streams.values():
-            stream.waiting.pop(subscription.key, None)
-        self.stop_claims(subscription)
-        state.away.pop(subscription.key, None)
+            stream.stop_waiting(subscription)
+        self.close_claims(subscription)
+        state.forget_detached(subscription)
         state.index.remove(subscription.key)
-        if subscription.session is not None:
-            subscription.session.names.pop(subscription.name, None)
-            subscription.session = None
+        subscription.leave_session()
 
-    def stop_claims(self, subscription: EdgeSubscription) -> None:
-        """Stop claiming a subscription."""
-        for number in subscription.claims.values():
+    def close_claims(self, subscription: EdgeSubscription) -> None:
+        for number in subscription.end_claims():
             self._state.requests.close(number)
-        subscription.claims = {}
 
     def remove(self, now: float, subscription: EdgeSubscription) -> None:
-        """Remove a subscription that is not on disk."""
         self.stop(subscription)
-        self._state.drop(subscription)
+        self._state.remove(subscription)
         self._state.unregister(subscription)
-        self._state.touch(now)
+        self._state.schedule_done(now)
 
     def cut(self, now: float, subscription: EdgeSubscription, reason: str) -> None:
         """End the deliveries to a client, with a reason; a durable subscription remains."""
         if subscription.session is not None:
-            self._state.tell(subscription.session, Cut(subscription.name, reason[:1000]))
+            self._state.send_client(subscription.session, Cut(subscription.name, reason[:1000]))
         if subscription.is_durable:
             self.detach(subscription)
         else:
             self.remove(now, subscription)
 
-    def take_back(self, now: float, subscription: EdgeSubscription) -> None:
+    def withdraw(self, now: float, subscription: EdgeSubscription) -> None:
         """Withdraw a durable subscription of which no client was notified."""
-        subscription.is_leaving = True
+        subscription.end()
         self.stop(subscription)
         self._cursors.forget(subscription)
         self._state.sync(YieldStored(subscription))
-        self._state.touch(now)
+        self._state.schedule_done(now)
 
     # -- disconnect -----------------------------------------------------------------------------
 
-    def session_over(self, now: float, session: EdgeSession) -> None:
+    def end_session(self, now: float, session: EdgeSession) -> None:
         """End or detach everything that belongs to a session."""
-        self.end_some(now, session, len(session.names))
-        for key in session.attaching:
+        self.end_some(now, session, len(session.subscriptions))
+        for key in session.take_attaches():
             attach = self._state.attaches[key]
-            attach.session = None
+            attach.leave_session()
             if not attach.is_committed:
                 self.abandon(now, key)
-        session.attaching = {}
         self._cursors.client_left(now)
 
     def end_some(self, now: float, session: EdgeSession, count: int) -> None:
         """End or detach at most `count` subscriptions of a session."""
-        for subscription in list(islice(session.names.values(), count)):
+        for subscription in list(islice(session.subscriptions.values(), count)):
             if subscription.is_durable:
                 self.detach(subscription)
             else:
                 self.remove(now, subscription)
 
     def abandon(self, now: float, key: str) -> None:
-        """Give up an attach."""
         attach = self._state.end_attach(key)
-        for number in attach.asks.values():
+        for number in attach.requests.values():
             self._state.requests.close(number)
-        self._state.touch(now)
+        self._state.schedule_done(now)
 
     def detach(self, subscription: EdgeSubscription) -> None:
         """Keep a durable subscription without a session."""
-        if subscription.session is not None:
-            subscription.session.names.pop(subscription.name, None)
-        subscription.session = None
-        self._state.away[subscription.key] = subscription
-        subscription.unacked = 0
-        for place in subscription.places.values():
-            place.stream.leave(place)
-            self._state.requests.close(place.ask)
-            place.ask = 0
-            place.order = None
-            place.sent = place.told = place.acked
-            place.flight.clear()
-            place.batch = []
-            place.batch_bytes = 0
+        subscription.leave_session()
+        self._state.set_detached(subscription)
+        for position in subscription.positions.values():
+            position.stream.suspend(position)
+            self._state.requests.close(position.end_replay())
+            position.restart()
 
     # -- unsubscribe ----------------------------------------------------------------------------
 
     def unsubscribe(self, now: float, session: EdgeSession, frame: Unsubscribe) -> None:
-        """Handle a request to end a subscription."""
         state = self._state
-        subscription = session.names.get(frame.subscription)
+        subscription = session.subscriptions.get(frame.subscription)
         if subscription is None:
             reason = f"there is no subscription {frame.subscription!r} in this session"
-            state.tell(session, Refused(frame.request, reason[:1000]))
+            state.send_client(session, Refused(frame.request, reason[:1000]))
             return
         ticks = {
-            stream: place.through
-            for stream, place in subscription.places.items()
-            if place.mode != "starting"
+            stream: position.through
+            for stream, position in subscription.positions.items()
+            if position.mode != "starting"
         }
         if not subscription.is_durable:
-            state.tell(session, Unsubscribed(frame.request, frame.subscription, ticks))
+            state.send_client(session, Unsubscribed(frame.request, frame.subscription, ticks))
             self.remove(now, subscription)
             return
-        subscription.is_leaving = True
+        subscription.end()
         is_claimed = subscription.is_claimed
         self.stop(subscription)
         self._cursors.forget(subscription, is_closed=not is_claimed)
@@ -166,14 +148,14 @@ class Unsubscription:
         """Notify the client and shrink the interest: the removal is on disk."""
         state, subscription = self._state, stored.subscription
         name = subscription.name
-        state.tell(stored.session, Unsubscribed(stored.request, name, stored.ticks))
-        state.drop(subscription)
+        state.send_client(stored.session, Unsubscribed(stored.request, name, stored.ticks))
+        state.remove(subscription)
         # Edges that claimed it in the meantime repeat their claims.
-        state.claimants.pop(name, None)
+        state.take_claimants(name)
         if not subscription.is_claimed:
             state.close(subscription)
         state.unregister(subscription)
-        state.touch(now)
+        state.schedule_done(now)
 
 
 class ClientSessions:
@@ -192,17 +174,15 @@ class ClientSessions:
     def older(self, session: EdgeSession, frame: Connect) -> EdgeSession | None:
         """The session that this one replaces; `RemoteError` if `Connect` is not valid."""
         self._check(session, frame)
-        return self._state.clients.get(frame.client)
+        return self._state.sessions_by_client.get(frame.client)
 
     def connect(self, now: float, session: EdgeSession, frame: Connect) -> None:
-        """Handle `Connect`."""
         self._check(session, frame)
         state = self._state
-        older = state.clients.get(frame.client)
+        older = state.sessions_by_client.get(frame.client)
         if older is not None:
             self.cut(now, older, "replaced by a newer connection of this client", REPLACED)
-        session.client = frame.client
-        state.clients[frame.client] = session
+        state.connect(session, frame.client)
 
     def _check(self, session: EdgeSession, frame: Connect) -> None:
         if session.client:
@@ -220,16 +200,13 @@ class ClientSessions:
 
     def cut(self, now: float, session: EdgeSession, reason: str, code: Code = "") -> None:
         """Close a session and send the reason to its client."""
-        self._state.tell(session, Cut("", reason, code))
-        self.over(now, session)
-        self._state.out.append(CutClient(session.number, reason))
+        self._state.send_client(session, Cut("", reason, code))
+        self.close(now, session)
+        self._state.cut_client(session, reason)
 
-    def over(self, now: float, session: EdgeSession) -> None:
-        """Remove a session."""
-        del self._state.sessions[session.number]
-        if self._state.clients.get(session.client) is session:
-            del self._state.clients[session.client]
-        self._unsubscription.session_over(now, session)
+    def close(self, now: float, session: EdgeSession) -> None:
+        self._state.close_session(session)
+        self._unsubscription.end_session(now, session)
 
 
 class Ownership:
@@ -270,18 +247,17 @@ class Ownership:
         state = self._state
         if not self._may_claim(subscription):
             return
-        self._unsubscription.stop_claims(subscription)
-        subscription.is_claimed = not state.others
-        if not state.others and state.forget_closed(subscription.name) is not None:
+        self._unsubscription.close_claims(subscription)
+        claims = {edge: state.requests.next_number() for edge in state.other_edges}
+        subscription.begin_claims(claims)
+        if not claims and state.forget_closed(subscription.name) is not None:
             self._cursors.forget(subscription)
-        for edge in state.others:
-            number = state.requests.number()
-            subscription.claims[edge] = number
-            content = Claim(subscription.name, subscription.number)
-            state.out += state.requests.ask(now, number, edge, content, subscription)
+        content = Claim(subscription.name, subscription.number)
+        for edge, number in claims.items():
+            state.send_request(now, number, edge, content, subscription)
 
     def _may_claim(self, subscription: EdgeSubscription) -> bool:
-        if subscription.is_leaving:
+        if subscription.is_ending:
             # It has ended and needs nothing.
             return True
         return subscription.is_stored and not subscription.is_holding
@@ -293,22 +269,20 @@ class Ownership:
         subscription = state.subscriptions.get(name) or state.closed.get(name)
         if subscription is None or frame.number != subscription.number:
             return
-        request = subscription.claims.pop(source, 0)
+        request = subscription.yielded(source)
         state.requests.close(request)
-        if not request or subscription.claims:
+        if not request or subscription.claim_requests:
             return
-        subscription.is_claimed = True
         if state.forget_closed(name) is not None:
             self._cursors.forget(subscription)
-        elif not subscription.is_leaving:
+        elif not subscription.is_ending:
             self._cursors.put_subscription(subscription)
 
     # -- claims from other edges ----------------------------------------------------------------
 
     def claimed(self, now: float, source: str, frame: Claim) -> None:
-        """Handle a claim of another edge."""
         state = self._state
-        if source not in state.others:
+        if source not in state.other_edges:
             raise RemoteError(f"{source!r} is not another edge, but claims {frame.subscription!r}")
         name = frame.subscription
         if name in state.attaches and not self._gives_way(now, source, frame):
@@ -316,8 +290,8 @@ class Ownership:
         subscription = state.subscriptions.get(name)
         closed = state.closed.get(name)
         if subscription is not None and subscription.is_durable:
-            if subscription.is_leaving:
-                state.claimants.setdefault(name, {})[source] = frame.number
+            if subscription.is_ending:
+                state.add_claimant(name, source, frame.number)
             elif self._is_higher(source, frame, subscription.number):
                 self._give_up(now, subscription, source, frame.number)
             elif self._may_claim(subscription):
@@ -326,7 +300,7 @@ class Ownership:
             state.carry(source, Claim(name, closed.number))
         else:
             if closed is not None:
-                self._unsubscription.stop_claims(closed)
+                self._unsubscription.close_claims(closed)
                 state.forget_closed(name)
                 self._cursors.forget(closed)
             state.carry(source, Yield(name, frame.number))
@@ -343,7 +317,7 @@ class Ownership:
             return False
         if attach.session is not None:
             reason = f"the subscription is at {source!r}, with number {frame.number}"
-            self._state.tell(attach.session, Refused(attach.request, reason))
+            self._state.send_client(attach.session, Refused(attach.request, reason))
         self._unsubscription.abandon(now, attach.key)
         return True
 
@@ -354,25 +328,25 @@ class Ownership:
         name = subscription.name
         if subscription.session is not None:
             reason = f"the subscription is at {source!r} now, with number {number}"
-            state.tell(subscription.session, Cut(name, reason))
-        subscription.is_leaving = True
+            state.send_client(subscription.session, Cut(name, reason))
+        subscription.end()
         self._unsubscription.stop(subscription)
         self._cursors.forget(subscription)
-        state.claimants.setdefault(name, {})[source] = number
+        state.add_claimant(name, source, number)
         state.sync(YieldStored(subscription))
-        state.touch(now)
+        state.schedule_done(now)
 
     def yield_stored(self, now: float, stored: YieldStored) -> None:
         """Yield a subscription to its new owner: the removal is on disk."""
         state, subscription = self._state, stored.subscription
-        state.drop(subscription)
+        state.remove(subscription)
         state.unregister(subscription)
-        state.touch(now)
+        state.schedule_done(now)
         self.answer_claimants(subscription.name)
 
     def answer_claimants(self, name: str) -> None:
         """Yield a removed subscription to all edges that claimed it in the meantime."""
-        for source, number in self._state.claimants.pop(name, {}).items():
+        for source, number in self._state.take_claimants(name).items():
             self._state.carry(source, Yield(name, number))
 
     # -- queries --------------------------------------------------------------------------------
@@ -381,10 +355,10 @@ class Ownership:
         """Answer a query for the owner of a subscription."""
         name = frame.subscription
         subscription = self._state.subscriptions.get(name)
-        if subscription is None or not subscription.is_durable or subscription.is_leaving:
+        if subscription is None or not subscription.is_durable or subscription.is_ending:
             answer = Found(frame.request, name, 0, "", {})
         else:
             text = str(subscription.filter)
-            ticks = subscription.standing()
+            ticks = subscription.acked_ticks()
             answer = Found(frame.request, name, subscription.number, text, ticks)
         self._state.carry(source, answer)

@@ -20,7 +20,8 @@ Rules
    refused finally, because a client that is disconnected for them would only reconnect and resend
    them; a malformed event violates the protocol. Final too are the refusals of a departing broker,
    of a publisher with the name of a sink (`batches`), of events that the session did not advertise
-   (`publisher_advertisements`), and of reserved attributes, except from a join point.
+   (`publisher_advertisements`), and of reserved attributes, except from a join point. A code says
+   whether only the event is at fault (`INVALID_EVENT`).
 6. Identity. The publisher of an event is the client of the session that sends it. Any other event
    is refused before it is looked up, so a client that guesses an id learns and changes nothing. The
    rule also holds for join points, whose names no other client may have. Events of a batch do not
@@ -48,7 +49,13 @@ from anabranch.core.origin.publisher_advertisements import PublisherAdvertisemen
 from anabranch.core.origin.publishers import Key, PendingConfirmations, PublishRefusal
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.routing.contract import finished
-from anabranch.model.client_frames import DEPARTING, Confirmed, Publish, PublishRefused
+from anabranch.model.client_frames import (
+    DEPARTING,
+    INVALID_EVENT,
+    Confirmed,
+    Publish,
+    PublishRefused,
+)
 from anabranch.model.encoding import Envelope, decode_envelope
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import reserved_in
@@ -195,12 +202,12 @@ class PublishIntake:
             envelope = decode_envelope(body, self._limits)
             reserved = reserved_in(body, envelope.attributes())
             if reserved and session >= 0:
-                excess = PublishRefusal(reserved, is_final=True)
+                excess = PublishRefusal(reserved, is_final=True, code=INVALID_EVENT)
         except RemoteError as error:
             # Raises again if the bytes are not an event within any limits.
             envelope = decode_envelope(body, self._decoding_limits)
             envelope.attributes()
-            excess = PublishRefusal(str(error)[:1000], is_final=True)
+            excess = PublishRefusal(str(error)[:1000], is_final=True, code=INVALID_EVENT)
         if envelope.id.sequence < 1:
             raise RemoteError(f"event {envelope.id} has sequence 0; sequences start at 1")
         return envelope, excess

@@ -37,7 +37,11 @@ from anabranch.core.origin.publishers import PublishRefusal
 from anabranch.core.part_requests import ChangeAdvertisements, PartRequest
 from anabranch.core.routing.contract import WorkDone
 from anabranch.matching.any_of import AnyOf
-from anabranch.model.client_frames import ADVERTISED_CHARACTERS_MAX, ADVERTISEMENTS_MAX
+from anabranch.model.client_frames import (
+    ADVERTISED_CHARACTERS_MAX,
+    ADVERTISEMENTS_MAX,
+    INVALID_EVENT,
+)
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import FilterError, RemoteError
 from anabranch.model.filter import Filter
@@ -212,7 +216,8 @@ class PublisherAdvertisements:
         if not outside:
             return _NOTHING_REFUSED
         reason = f"the event does not match the publisher's advertisements, which are {advertised}"
-        refusal = PublishRefusal(f"{reason}; advertise more, or change the event", is_final=True)
+        text = f"{reason}; advertise more, or change the event"
+        refusal = PublishRefusal(text, is_final=True, code=INVALID_EVENT)
         return dict.fromkeys(outside, refusal)
 
     def published(self, session: int) -> list[PartRequest]:

@@ -43,8 +43,7 @@ import msgspec
 from anabranch.core.catalog_recovery import decoded, set_aside
 from anabranch.core.contract import DamagedRecord, Put, Recovered
 from anabranch.model.errors import EventError
-from anabranch.model.event import Count, EventId
-from anabranch.model.instants import utc_text
+from anabranch.model.event import Count, EventId, utc_text
 from anabranch.model.names import check_name
 
 #: Publisher and incarnation, the scope of a confirmation.

@@ -29,7 +29,7 @@ import msgspec
 from anabranch.core.catalog_recovery import number_in
 from anabranch.core.contract import Put, Recovered
 from anabranch.core.edge.cursors import RUN_KEY, RUN_TABLE
-from anabranch.core.edge.subscriptions import RUN_MAX
+from anabranch.core.edge.state import RUN_MAX
 from anabranch.core.origin import batches, ledger, publishers, retention, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,

@@ -335,13 +335,13 @@ class Detector:
         return self._findings()
 
     @property
-    def is_behind(self) -> bool:
+    def has_pending_decisions(self) -> bool:
         """Whether decisions are pending because the allowance was spent."""
         return self.decided_ns < self.horizon_ns
 
     def _decide_due(self) -> bool:
         """Decide everything before the horizon; returns whether nothing is left to decide."""
-        if not self.is_behind:
+        if not self.has_pending_decisions:
             return True
         waiting, ended, pending = self._waiting, self._ended, self._pending
         while waiting and waiting[0][0] < self.horizon_ns:
@@ -366,7 +366,7 @@ class Detector:
     def _charge_tries(self) -> None:
         """Charge the tries of a search to the allowance."""
         if self._allowance is not None:
-            self._allowance.left -= self._tries_max - self._tries.left
+            self._allowance.spend(self._tries_max - self._tries.left)
 
     @property
     def due_ns(self) -> int | None:
@@ -375,10 +375,6 @@ class Detector:
         firsts += [each.entry[0] for each in self._ended]
         crowded_ns = self._endings.due_ns
         return min(firsts if crowded_ns is None else [*firsts, crowded_ns], default=None)
-
-    @property
-    def events_kept(self) -> int:
-        return len(self._known)
 
     def has_room_for(self, time_ns: int) -> bool:
         """Whether an event of this time would be accepted."""
@@ -391,6 +387,10 @@ class Detector:
         self._kept_bytes += by
         if self._room is not None:
             self._room.used += by
+
+    def set_far(self, time_ns: int) -> None:
+        """Events after this time are far ahead of most, and may use only half of the room."""
+        self.far_ns = time_ns
 
     def close(self) -> None:
         """Stop the detector and release its share of the room."""
@@ -560,7 +560,7 @@ class Detector:
                 self._overflow("too-many-tries", entry[5])
             is_overflow_reported = True
         if self._allowance is not None:
-            self._allowance.left -= max(left, 0) - self._tries.left + 1
+            self._allowance.spend(max(left, 0) - self._tries.left + 1)
         if count > 1:
             left = _REPORTED if is_overflow_reported else max(self._tries.left, 0)
             self._tries_left_by_end[place] = [left, count - 1]

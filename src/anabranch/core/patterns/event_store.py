@@ -1,16 +1,16 @@
 """Event store of a detector: events by part and by join key, absence checks, and a byte budget.
 
 An *entry* is an event with derived data: its place in the order (so that entries compare as events
-do), its keys, and the parts whose filters it matches. A *shelf* holds entries in order: all of one
+do), its keys, and the parts whose filters it matches. A *list* holds entries in order: all of one
 part, or those of one part with the same key. Rules:
 
-1. An entry is on the shelves of all its parts; it is the same object on all of them.
+1. An entry is on the lists of all its parts; it is the same object on all of them.
 2. Entries mostly arrive in order and are appended; others are inserted.
 3. Entries are forgotten in order, oldest first. So the entry to be forgotten is the first on each
-   of its shelves and is only counted as dead; dead entries are swept when they are half of a shelf.
-   The cost of both does not depend on the length of the shelf, and empty shelves are removed.
+   of its lists and is only counted as dead; dead entries are swept when they are half of a list.
+   The cost of both does not depend on the length of the list, and empty lists are removed.
 
-The needed shelves are known in advance (`needed`), so no other one is kept.
+The needed lists are known in advance (`needed`), so no other one is kept.
 State: the entries; serialized by `detector_state`, and safe to lose only if the events are
 redelivered.
 """
@@ -67,13 +67,13 @@ EMPTY = EventList()
 
 
 class EventStore:
-    """All shelves of one detector."""
+    """All lists of one detector."""
 
     __slots__ = ("_keyed", "_of_part", "_whole")
 
     def __init__(self, part_count: int, needed: Iterable[tuple[int, int | None]]) -> None:
         wanted = set(needed)
-        #: Part → all its entries, if that shelf is needed.
+        #: Part → all its entries, if that list is needed.
         self._whole: dict[int, EventList] = {
             part: EventList() for part, key in wanted if key is None
         }
@@ -81,12 +81,12 @@ class EventStore:
         self._keyed: dict[tuple[int, int], dict[KeyValue | None, EventList]] = {
             (part, attribute): {} for part, attribute in wanted if attribute is not None
         }
-        #: Part → its shelves by attribute and key, and the shelf of all entries.
+        #: Part → its lists by attribute and key, and the list of all entries.
         self._of_part: list[
             tuple[list[tuple[int, dict[KeyValue | None, EventList]]], EventList | None]
         ] = [
             (
-                [(key[1], shelves) for key, shelves in self._keyed.items() if key[0] == part],
+                [(key[1], lists) for key, lists in self._keyed.items() if key[0] == part],
                 self._whole.get(part),
             )
             for part in range(part_count)
@@ -101,18 +101,18 @@ class EventStore:
         return self._keyed[part, attribute].get(key, EMPTY)
 
     def put(self, entry: Entry) -> None:
-        """Put an entry on all its shelves."""
+        """Put an entry on all its lists."""
         parts, number = entry[4], 0
         while parts:
             if parts & 1:
                 keyed, whole = self._of_part[number]
-                for attribute, shelves in keyed:
+                for attribute, lists in keyed:
                     key = entry[3][attribute]
                     if key is not None:
-                        shelf = shelves.get(key)
-                        if shelf is None:
-                            shelf = shelves[key] = EventList()
-                        shelf.put(entry)
+                        event_list = lists.get(key)
+                        if event_list is None:
+                            event_list = lists[key] = EventList()
+                        event_list.put(entry)
                 if whole is not None:
                     whole.put(entry)
             parts >>= 1
@@ -124,10 +124,10 @@ class EventStore:
         while parts:
             if parts & 1:
                 keyed, whole = self._of_part[number]
-                for attribute, shelves in keyed:
+                for attribute, lists in keyed:
                     key = entry[3][attribute]
-                    if key is not None and not shelves[key].forget_first():
-                        del shelves[key]
+                    if key is not None and not lists[key].forget_first():
+                        del lists[key]
                 if whole is not None:
                     whole.forget_first()
             parts >>= 1
@@ -148,7 +148,7 @@ class Absences:
     1. Absences between slots are checked at once, those that last to the end of a window when the
        window has passed.
     2. The joins determine the keys of a witness. If they require two different keys for one
-       attribute, there is no witness; otherwise the shortest of the shelves of these keys is
+       attribute, there is no witness; otherwise the shortest of the lists of these keys is
        searched.
     3. If possible witnesses had to be refused for lack of room, the interval between the first and
        the last of them is *unsure*. An absence that touches it and has no witness is `Undecided`:
@@ -158,8 +158,8 @@ class Absences:
     State: the unsure interval.
     """
 
-    def __init__(self, shelves: EventStore, tries: TriesLeft) -> None:
-        self._shelves = shelves
+    def __init__(self, store: EventStore, tries: TriesLeft) -> None:
+        self._store = store
         self._tries = tries
         #: The interval in which witnesses may have been refused; None if none were.
         self.unsure: tuple[int, int] | None = None
@@ -194,10 +194,10 @@ class Absences:
         else:
             end_ns = end_of(absence, entries)
             high = (end_ns + 1,)
-        shelf = self._shelf(absence.part, wanted)
-        first = bisect_right(shelf.items, after, shelf.dead)
-        end = bisect_left(shelf.items, high, first)
-        if self._has_witness(shelf, first, end, wanted, links):
+        event_list = self._shortest_list(absence.part, wanted)
+        first = bisect_right(event_list.items, after, event_list.dead)
+        end = bisect_left(event_list.items, high, first)
+        if self._has_witness(event_list, first, end, wanted, links):
             return False
         if self.unsure and after[0] <= self.unsure[1] and self.unsure[0] <= end_ns:
             raise Undecided
@@ -216,30 +216,30 @@ class Absences:
                     return None
         return wanted
 
-    def _shelf(self, part: int, wanted: dict[int, KeyValue]) -> EventList:
-        """The shortest shelf that contains all witnesses."""
-        shelves = [self._shelves.keyed(part, *each) for each in wanted.items()]
-        if not shelves:
-            return self._shelves.whole(part)
-        return shelves[0] if len(shelves) == 1 else min(shelves, key=len)
+    def _shortest_list(self, part: int, wanted: dict[int, KeyValue]) -> EventList:
+        """The shortest list that contains all witnesses."""
+        event_lists = [self._store.keyed(part, *each) for each in wanted.items()]
+        if not event_lists:
+            return self._store.whole(part)
+        return event_lists[0] if len(event_lists) == 1 else min(event_lists, key=len)
 
     def _has_witness(
         self,
-        shelf: EventList,
+        event_list: EventList,
         first: int,
         end: int,
         wanted: dict[int, KeyValue],
         links: AbsenceJoins,
     ) -> bool:
-        """Whether an entry between two indices of a shelf is tied to the match."""
+        """Whether an entry between two indices of a list is tied to the match."""
         if not links.event_weight:
             return first < end
         tries, weight = self._tries, links.event_weight
-        for place in range(first, end):
+        for index in range(first, end):
             tries.left -= weight
             if tries.left < 0:
                 raise TriesExceeded
-            keys = shelf.items[place][3]
+            keys = event_list.items[index][3]
             if all(keys[attribute] == key for attribute, key in wanted.items()) and all(
                 keys[one] is not None and keys[one] == keys[other] for one, other in links.inner
             ):

@@ -4,7 +4,7 @@ A pattern's tree is expanded into alternatives of slots (`Alternative`), joins b
 (`JoinTerms`), both form a `Layout`, and a `SearchPlan` orders the slots of a layout.
 
 Every operation of a search is charged to one number: a slot that the event might fill, a lookup in
-a shelf, an event that is examined as a member or a witness, and a match that is found, by its size.
+a list, an event that is examined as a member or a witness, and a match that is found, by its size.
 So the cost of an event is bounded by `pattern_tries_max`, regardless of the pattern and of earlier
 events. Rules of the limit:
 
@@ -47,7 +47,7 @@ from anabranch.model.pattern.tree import (
     Within,
 )
 
-#: Cost of a lookup in a shelf, in units of one examined entry.
+#: Cost of a lookup in a list, in units of one examined entry.
 LOOK_UP_TRIES: Final = 3
 
 
@@ -72,6 +72,9 @@ class StepAllowance:
     def is_spent(self) -> bool:
         """Whether the remaining work waits for the next step."""
         return self.left <= 0
+
+    def spend(self, tries: int) -> None:
+        self.left -= tries
 
     def renew(self) -> None:
         """Start another step."""
@@ -282,16 +285,16 @@ def _gaps(
     items: tuple[Node | Absent, ...], fragments: tuple[_Fragment, ...], numbers: dict[str, int]
 ) -> Iterator[_Gap]:
     """The absences of a sequence; `fragments` are its other items."""
-    place = end = before = 0
+    index = end = before = 0
     for item in items:
         if isinstance(item, Absent):
-            size = len(fragments[place].parts) if place < len(fragments) else 0
+            size = len(fragments[index].parts) if index < len(fragments) else 0
             yield _Gap(numbers[item.part.name], before, ((1 << size) - 1) << end)
         else:
-            size = len(fragments[place].parts)
+            size = len(fragments[index].parts)
             before = ((1 << size) - 1) << end
             end += size
-            place += 1
+            index += 1
 
 
 def _in_window(fragment: _Fragment, window_ns: int) -> _Fragment:
@@ -436,12 +439,12 @@ class Layout:
     Everything follows from the alternative and the joins alone: classes of equal attributes per
     slot, the neighbours of each in the order, the windows around it, and the joins of absent parts.
     Its size grows with the number of slots and joins, not with pairs of them. `needs_of` lists the
-    shelves that a search uses:
+    lists that a search uses:
 
     1. A slot is looked up by any of its attributes that occurs in a join; and without a key, if it
        may be filled before any slot that shares a class with it.
     2. An absent part is looked up by any of its joins, or without a key if it has none.
-    3. A single slot needs no shelf: the event that fills it is given.
+    3. A single slot needs no list: the event that fills it is given.
 
     Immutable.
     """
@@ -542,7 +545,7 @@ def _class_bits(
 
 
 def needs_of(layout: Layout) -> Iterator[tuple[int, int | None]]:
-    """The shelves that searches use: part and attribute, or None for all entries of a part."""
+    """The lists that searches use: part and attribute, or None for all entries of a part."""
     for absence, links in (*layout.inner, *layout.final):
         yield from ((absence.part, attribute) for attribute, _, _ in links.outer)
         if not links.outer:

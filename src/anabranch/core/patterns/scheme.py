@@ -1,9 +1,9 @@
 """Pattern scheme: a pattern compiled for detection, shared by all detectors of it.
 
 The scheme holds everything that does not depend on events: the alternatives with their joins (a
-*layout* each), the compiled filters, the needed shelves, the slots that an event can fill first,
+*layout* each), the compiled filters, the needed lists, the slots that an event can fill first,
 and the retention of events. One scheme serves many detectors (Spark has one per bucket) and is
-immutable, except for values computed on first use (`plan_from`, `outlook_of`). Rules:
+immutable, except for values computed on first use (`plan_from`, `feasibility_of`). Rules:
 
 1. A filter that several parts share is evaluated once.
 2. A pattern is *eager* if a match is final as soon as all its events have arrived: policy ALL and
@@ -125,21 +125,21 @@ class FeasibilityCheck:
             )
         return found
 
-    def shelves_for(
-        self, entry: Entry, shelves: EventStore, tries: TriesLeft
+    def event_lists_for(
+        self, entry: Entry, store: EventStore, tries: TriesLeft
     ) -> dict[int, EventList] | None:
-        """Part → the shelf of its entries; None if a demand is not met."""
+        """Part → the list of its entries; None if a demand is not met."""
         found = {}
         for demand in self.demands:
             tries.spend(LOOK_UP_TRIES)
-            shelf = _shelf(demand, entry, shelves)
-            if not _is_met(demand, entry, shelf):
+            event_list = _shortest_list(demand, entry, store)
+            if not _is_met(demand, entry, event_list):
                 return None
-            found[demand.part] = shelf
+            found[demand.part] = event_list
         return found
 
     def latest(
-        self, entry: Entry, shelves: dict[int, EventList], tries: TriesLeft
+        self, entry: Entry, event_lists: dict[int, EventList], tries: TriesLeft
     ) -> list[Entry] | None:
         """Slot → the last entry that it can have; None if one has none."""
         tries.spend(self._weight)
@@ -153,18 +153,18 @@ class FeasibilityCheck:
             high: Bound = entry if self._is_last else (entry[0] + window_ns + 1,)
             for other in layout.following[slot]:
                 high = min(high, found[other])
-            shelf = shelves[parts[slot]]
-            place = bisect_left(shelf.items, high, shelf.dead) - 1
-            if place < shelf.dead:
+            event_list = event_lists[parts[slot]]
+            index = bisect_left(event_list.items, high, event_list.dead) - 1
+            if index < event_list.dead:
                 return None
-            last = shelf.items[place]
+            last = event_list.items[index]
             if last[0] < entry[0] - window_ns or (earlier[slot] >> anchor & 1 and last < entry):
                 return None
             found[slot] = last
         return found
 
     def earliest(
-        self, entry: Entry, shelves: dict[int, EventList], tries: TriesLeft
+        self, entry: Entry, event_lists: dict[int, EventList], tries: TriesLeft
     ) -> list[Entry] | None:
         """Slot → the first entry that it can have; None if one has none."""
         tries.spend(self._weight)
@@ -178,11 +178,11 @@ class FeasibilityCheck:
             low: Bound = (entry[0] - window_ns,)
             for other in layout.previous[slot]:
                 low = max(low, found[other])
-            shelf = shelves[parts[slot]]
-            place = bisect_right(shelf.items, low, shelf.dead)
-            if place == len(shelf.items):
+            event_list = event_lists[parts[slot]]
+            index = bisect_right(event_list.items, low, event_list.dead)
+            if index == len(event_list.items):
                 return None
-            first = shelf.items[place]
+            first = event_list.items[index]
             is_before = self._is_last or later[slot] >> anchor & 1
             if first[0] > entry[0] + window_ns or (is_before and first >= entry):
                 return None
@@ -197,28 +197,26 @@ class FeasibilityCheck:
         raise AssertionError("the pattern's own window is around all slots")
 
 
-def _shelf(demand: PartDemand, entry: Entry, shelves: EventStore) -> EventList:
-    """The shortest of the shelves that contain all candidates."""
+def _shortest_list(demand: PartDemand, entry: Entry, store: EventStore) -> EventList:
+    """The shortest of the lists that contain all candidates."""
     if not demand.links:
-        return shelves.whole(demand.part)
+        return store.whole(demand.part)
     keys = entry[3]
-    return min(
-        (shelves.keyed(demand.part, own, keys[other]) for own, other in demand.links), key=len
-    )
+    return min((store.keyed(demand.part, own, keys[other]) for own, other in demand.links), key=len)
 
 
-def _is_met(demand: PartDemand, entry: Entry, shelf: EventList) -> bool:
-    items, dead = shelf.items, shelf.dead
+def _is_met(demand: PartDemand, entry: Entry, event_list: EventList) -> bool:
+    items, dead = event_list.items, event_list.dead
     if len(items) - dead < demand.total or (demand.behind and items[-1] < entry):
         return False
     low = bisect_left(items, (entry[0] - demand.window_ns,), dead)
-    place = bisect_left(items, entry, low)
-    if place - low < demand.before:
+    index = bisect_left(items, entry, low)
+    if index - low < demand.before:
         return False
-    if place - low >= demand.total and not demand.behind:
+    if index - low >= demand.total and not demand.behind:
         return True
-    high = bisect_left(items, (entry[0] + demand.window_ns + 1,), place)
-    return high - place >= demand.behind and high - low >= demand.total
+    high = bisect_left(items, (entry[0] + demand.window_ns + 1,), index)
+    return high - index >= demand.behind and high - low >= demand.total
 
 
 #: Cached steps of all plans; some hundred bytes each.
@@ -249,7 +247,7 @@ class PatternScheme:
         #: Layout and slot → its plan, if cached.
         self.plans: dict[tuple[int, int], SearchPlan] = {}
         self._step_count = 0
-        self._outlooks: dict[tuple[int, int, bool], FeasibilityCheck] = {}
+        self._feasibility_checks: dict[tuple[int, int, bool], FeasibilityCheck] = {}
         self._set_modes(absent_names(pattern.root))
 
     def _set_modes(self, absent: frozenset[str]) -> None:
@@ -300,13 +298,13 @@ class PatternScheme:
             self.plans.clear()
         return plan.next_step()
 
-    def outlook_of(self, layout: Layout, slot: int, *, is_last: bool) -> FeasibilityCheck:
+    def feasibility_of(self, layout: Layout, slot: int, *, is_last: bool) -> FeasibilityCheck:
         """The check for a match with an event in `slot`; `is_last` if the event ends it."""
-        outlook = self._outlooks.get((layout.number, slot, is_last))
-        if outlook is None:
-            outlook = FeasibilityCheck(layout, slot, is_last=is_last)
-            self._outlooks[layout.number, slot, is_last] = outlook
-        return outlook
+        check = self._feasibility_checks.get((layout.number, slot, is_last))
+        if check is None:
+            check = FeasibilityCheck(layout, slot, is_last=is_last)
+            self._feasibility_checks[layout.number, slot, is_last] = check
+        return check
 
     def _anchors_of(self) -> Iterator[tuple[int, Layout, int]]:
         for layout in self.layouts:

@@ -139,11 +139,11 @@ class PartialMatch:
             near &= ~layout.part_bits[layout.alternative.parts[first]]
 
     def must_precede(self, slot: int) -> int:
-        """Minimum number of entries of the slot's own shelf still needed before it."""
+        """Minimum number of entries of the slot's own list still needed before it."""
         return self._count(slot, self.layout.alternative.earlier[slot])
 
     def must_follow(self, slot: int) -> int:
-        """Minimum number of entries of the slot's own shelf still needed after it."""
+        """Minimum number of entries of the slot's own list still needed after it."""
         return self._count(slot, self.layout.alternative.later[slot])
 
     def _count(self, slot: int, bits: int) -> int:
@@ -194,13 +194,13 @@ class AllMatchesSearch:
     """Finds all matches that an event completes: the search of the policy ALL.
 
     The event fills one slot. The others are filled one after another, in the order of the plan. For
-    each, the joins select a shelf, and the order and the windows select a range of it, which
+    each, the joins select a list, and the order and the windows select a range of it, which
     bisection finds. So events with other keys or times cost nothing.
 
     Rules:
 
     1. Every way to fill the slots that contains the event is found once, if all its other events
-       are on the shelves. The event itself need not be.
+       are on the lists. The event itself need not be.
     2. No event fills two slots.
     3. If three or more slots are to be filled, `FeasibilityCheck` first checks whether that is
        possible.
@@ -209,15 +209,15 @@ class AllMatchesSearch:
        also ends when more than `pattern_matches_max` were found (`MatchesExceeded`). `found` is
        useless then: `FirstMatchesSearch` determines which matches are the first.
 
-    State: the shelves, which belong to the detector.
+    State: the lists, which belong to the detector.
     """
 
     def __init__(
-        self, scheme: PatternScheme, shelves: EventStore, absences: Absences, tries: TriesLeft
+        self, scheme: PatternScheme, store: EventStore, absences: Absences, tries: TriesLeft
     ) -> None:
         self._scheme = scheme
         self._plans = scheme.plans
-        self._shelves = shelves
+        self._store = store
         self._absences = absences
         self._tries = tries
         self._matches_max = scheme.limits.pattern_matches_max
@@ -261,17 +261,17 @@ class AllMatchesSearch:
         self._used = {id(entry)}
         self._fill(plan, 1, filled, spans)
 
-    def _outlook_of(self, layout: Layout, slot: int) -> FeasibilityCheck:
-        return self._scheme.outlook_of(layout, slot, is_last=not self._scheme.is_eager)
+    def _feasibility_of(self, layout: Layout, slot: int) -> FeasibilityCheck:
+        return self._scheme.feasibility_of(layout, slot, is_last=not self._scheme.is_eager)
 
     def _spans(self, layout: Layout, slot: int, entry: Entry) -> _Spans | None:
         """The range of entries of each slot; None if one has none."""
-        outlook, tries = self._outlook_of(layout, slot), self._tries
-        shelves = outlook.shelves_for(entry, self._shelves, tries)
-        latest = None if shelves is None else outlook.latest(entry, shelves, tries)
-        if shelves is None or latest is None:
+        feasibility, tries = self._feasibility_of(layout, slot), self._tries
+        event_lists = feasibility.event_lists_for(entry, self._store, tries)
+        latest = None if event_lists is None else feasibility.latest(entry, event_lists, tries)
+        if event_lists is None or latest is None:
             return None
-        earliest = outlook.earliest(entry, shelves, tries)
+        earliest = feasibility.earliest(entry, event_lists, tries)
         return None if earliest is None else (earliest, latest)
 
     def _fill(
@@ -285,8 +285,8 @@ class AllMatchesSearch:
             step = self._scheme.next_step(plan)
         # The limit is checked with the next entry.
         tries.left -= step.look_up
-        shelf = self._shelf(step, filled)
-        items = shelf.items
+        event_list = self._shortest_list(step, filled)
+        items = event_list.items
         if not items:
             return
         for slot in step.after:
@@ -295,15 +295,15 @@ class AllMatchesSearch:
                 return
         low, high = self._bounds(step, filled)
         if spans is None:
-            first = bisect_right(items, low, shelf.dead)
+            first = bisect_right(items, low, event_list.dead)
             end = bisect_left(items, high, first)
         else:
-            first, end = self._in_spans(spans, step.slot, shelf, low, high)
+            first, end = self._in_spans(spans, step.slot, event_list, low, high)
         if first >= end:
             return
         used, links, weight, is_last = self._used, step.links, step.weight, depth + 1 == plan.size
-        for place in range(first, end):
-            entry = items[place]
+        for index in range(first, end):
+            entry = items[index]
             tries.left -= weight
             if tries.left < 0:
                 raise TriesExceeded
@@ -336,10 +336,10 @@ class AllMatchesSearch:
             raise MatchesExceeded
 
     def _in_spans(
-        self, spans: _Spans, slot: int, shelf: EventList, low: Bound, high: Bound
+        self, spans: _Spans, slot: int, event_list: EventList, low: Bound, high: Bound
     ) -> tuple[int, int]:
-        """The range of a shelf to search."""
-        items, dead = shelf.items, shelf.dead
+        """The range of a list to search."""
+        items, dead = event_list.items, event_list.dead
         earliest, latest = spans[0][slot], spans[1][slot]
         if low < earliest:
             first = bisect_left(items, earliest, dead)
@@ -349,17 +349,17 @@ class AllMatchesSearch:
             return first, bisect_right(items, latest, first)
         return first, bisect_left(items, high, first)
 
-    def _shelf(self, step: PlanStep, filled: list[Entry]) -> EventList:
-        """The shortest of the shelves that contain all candidates."""
-        shelves, part, links = self._shelves, step.part, step.links
+    def _shortest_list(self, step: PlanStep, filled: list[Entry]) -> EventList:
+        """The shortest of the lists that contain all candidates."""
+        store, part, links = self._store, step.part, step.links
         if not links:
-            return shelves.whole(part)
+            return store.whole(part)
         attribute, slot, other = links[0]
-        best = shelves.keyed(part, attribute, filled[slot][3][other])
+        best = store.keyed(part, attribute, filled[slot][3][other])
         for attribute, slot, other in links[1:]:
-            shelf = shelves.keyed(part, attribute, filled[slot][3][other])
-            if len(shelf) < len(best):
-                best = shelf
+            event_list = store.keyed(part, attribute, filled[slot][3][other])
+            if len(event_list) < len(best):
+                best = event_list
         return best
 
     def _bounds(self, step: PlanStep, filled: list[Entry]) -> tuple[Bound, Bound]:
@@ -399,7 +399,7 @@ _FILL_TRIES: Final = 3
 
 
 class _Range(NamedTuple):
-    """The candidates of a slot: a range of a shelf."""
+    """The candidates of a slot: a range of a list."""
 
     slot: int
     items: list[Entry]
@@ -464,14 +464,14 @@ class FirstMatchesSearch:
        that deep is slow. Nothing is precomputed, and every examined entry counts
        (`TriesExceeded`). Matches that are certainly among the first by then are in `sure`.
 
-    State: the shelves, which belong to the detector.
+    State: the lists, which belong to the detector.
     """
 
     def __init__(
-        self, scheme: PatternScheme, shelves: EventStore, absences: Absences, tries: TriesLeft
+        self, scheme: PatternScheme, store: EventStore, absences: Absences, tries: TriesLeft
     ) -> None:
         self._scheme = scheme
-        self._shelves = shelves
+        self._store = store
         self._absences = absences
         self._tries = tries
         self._is_first = scheme.pattern.policy != "LAST"
@@ -503,14 +503,14 @@ class FirstMatchesSearch:
         tries.left -= _LOOK_UP_TRIES
         self._ends = []
         if layout.size > 2:
-            outlook = self._scheme.outlook_of(layout, slot, is_last=True)
-            shelves = outlook.shelves_for(last, self._shelves, tries)
-            if shelves is None:
+            feasibility = self._scheme.feasibility_of(layout, slot, is_last=True)
+            event_lists = feasibility.event_lists_for(last, self._store, tries)
+            if event_lists is None:
                 return None
             # If all slots belong to one part, its number of entries is sufficient.
-            if len(shelves) > 1 or not layout.is_flat:
-                reach = outlook.latest if self._is_first else outlook.earliest
-                ends = reach(last, shelves, tries)
+            if len(event_lists) > 1 or not layout.is_flat:
+                reach = feasibility.latest if self._is_first else feasibility.earliest
+                ends = reach(last, event_lists, tries)
                 if ends is None:
                     return None
                 self._ends = ends
@@ -596,8 +596,8 @@ class FirstMatchesSearch:
                 return
         if len(ranges) == 1:
             only = (ranges[0].slot,)
-            for place in self._places(ranges[0]):
-                yield ranges[0].items[place], only
+            for index in self._indices(ranges[0]):
+                yield ranges[0].items[index], only
             return
         # Beyond the last candidate of a slot, nothing is left for that slot.
         if self._is_first:
@@ -612,19 +612,19 @@ class FirstMatchesSearch:
 
     def _entries(self, found: _Range) -> Iterator[tuple[Entry, int]]:
         """The candidates of a slot, in the wanted order."""
-        for place in self._places(found):
+        for index in self._indices(found):
             self._tries.spend(1)
-            yield found.items[place], found.slot
+            yield found.items[index], found.slot
 
-    def _places(self, found: _Range) -> range:
+    def _indices(self, found: _Range) -> range:
         first, end = found.first, found.end
         return range(first, end) if self._is_first else range(end - 1, first - 1, -1)
 
     def _range(self, filling: PartialMatch, slot: int, previous: Entry) -> _Range:
         # The limit is checked when the next slot is filled.
         self._tries.left -= _LOOK_UP_TRIES * filling.layout.weights[slot]
-        shelf = self._shelf(filling, slot)
-        items = shelf.items
+        event_list = self._shortest_list(filling, slot)
+        items = event_list.items
         floor_ns, ceiling_ns = filling.times(slot)
         low: Bound = (floor_ns,)
         high: Bound = (ceiling_ns + 1,)
@@ -635,24 +635,24 @@ class FirstMatchesSearch:
         else:
             high = min(high, previous)
         # Too few entries before or after end the search at once, not after all combinations.
-        first = bisect_right(items, low, shelf.dead)
+        first = bisect_right(items, low, event_list.dead)
         end = bisect_left(items, high, first) - filling.must_follow(slot)
         first += filling.must_precede(slot)
         if self._ends and self._is_first:
-            end = min(end, bisect_right(items, self._ends[slot], shelf.dead))
+            end = min(end, bisect_right(items, self._ends[slot], event_list.dead))
         elif self._ends:
-            first = max(first, bisect_left(items, self._ends[slot], shelf.dead))
+            first = max(first, bisect_left(items, self._ends[slot], event_list.dead))
         return _Range(slot, items, first, end)
 
-    def _shelf(self, filling: PartialMatch, slot: int) -> EventList:
-        """The shortest of the shelves that contain all candidates."""
+    def _shortest_list(self, filling: PartialMatch, slot: int) -> EventList:
+        """The shortest of the lists that contain all candidates."""
         part = filling.layout.alternative.parts[slot]
         best: EventList | None = None
         for attribute, key in filling.known_keys(slot):
-            shelf = self._shelves.keyed(part, attribute, key)
-            if best is None or len(shelf) < len(best):
-                best = shelf
-        return self._shelves.whole(part) if best is None else best
+            event_list = self._store.keyed(part, attribute, key)
+            if best is None or len(event_list) < len(best):
+                best = event_list
+        return self._store.whole(part) if best is None else best
 
     # -- ranking
 

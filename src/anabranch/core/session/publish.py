@@ -119,6 +119,10 @@ class SessionPublisher:
         """Whether no event binds the publisher to this broker."""
         return not self._unconfirmed
 
+    def use_limits(self, limits: Limits) -> None:
+        """Check events against these limits from now on."""
+        self._limits = limits
+
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it must be higher than any before."""
         if self._unconfirmed:
@@ -317,6 +321,10 @@ class SessionStaging:
         self._retry_factor = 1
 
     # -- the application ------------------------------------------------------------------------
+
+    def use_limits(self, limits: Limits) -> None:
+        """Check drafts against these limits from now on."""
+        self._limits = limits
 
     @property
     def is_idle(self) -> bool:

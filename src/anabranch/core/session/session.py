@@ -262,6 +262,11 @@ class ClientSession:
 
     # -- publishing -----------------------------------------------------------------------------
 
+    def use_limits(self, limits: Limits) -> None:
+        """Check events against these limits, those of the broker, from now on."""
+        self._publisher.use_limits(limits)
+        self.staging.use_limits(limits)
+
     def publish(
         self, now: float, *events: Event, time_ns: int = 0, after: After = ()
     ) -> tuple[list[EventId], SessionEffects]:

@@ -33,7 +33,6 @@ _FLOAT_EXACT = np.int64(1) << np.int64(53)
 
 @inlined
 def key_of_bits(bits):
-    """The key of the float with these bits."""
     if bits == np.int64(-0x8000000000000000):
         return np.int64(0)
     return bits ^ ((bits >> np.int64(63)) & _FLIP)
@@ -47,7 +46,6 @@ def key_of_float(number):
 
 @inlined
 def float_of_key(key):
-    """The float that has this key."""
     return bits_float(key ^ ((key >> np.int64(63)) & _FLIP))
 
 
@@ -232,7 +230,6 @@ def line_high(context, slot, number):
 
 @kernel
 def predicate_axis(context, slot, number):
-    """The axis of a slot's predicate."""
     position = _in_record(context, slot, number)
     if position >= 0:
         return words_at(context, at.RECORDS)[position] & 0xFFFF
@@ -242,7 +239,6 @@ def predicate_axis(context, slot, number):
 
 @kernel
 def predicate_cells(context, slot, number):
-    """(possible, certain) cells of a slot's predicate."""
     position = _in_record(context, slot, number)
     if position >= 0:
         return cells_of_predicate(context, position)
@@ -257,7 +253,6 @@ def predicate_cells(context, slot, number):
 
 @kernel
 def predicate_ends(context, slot, number):
-    """(lowest, highest) key that a slot's predicate admits."""
     position = _in_record(context, slot, number)
     if position >= 0:
         return ends_of_predicate(context, position)

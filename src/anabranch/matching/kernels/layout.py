@@ -105,7 +105,6 @@ LIVE_ENTRIES: Final = _C + 18
 RANDOM: Final = _C + 19  #: State of the sampler's generator: results never depend on it.
 RECORDS_LIVE: Final = _C + 20  #: Words in use.
 DOUBT_ENTRIES: Final = _C + 21  #: Entries whose record is not sufficient.
-PATTERN_COUNT: Final = _C + 23
 COVERING: Final = _C + 22  #: 1 where boxes are asked about: lines are whole, codes counted outside.
 
 PATTERN_HASH_MASK: Final = _C + 24

@@ -1,8 +1,23 @@
-"""How kernels are compiled, and the few machine instructions that numba does not name.
+"""How kernels are compiled and kept, and the few machine instructions that numba does not name.
 
 A function that Python calls is an `entry_point`: it is cached on disk with all it calls. The
 others are `kernel`s: they have no way in from Python, which leaves less to compile.
+
+numba keeps the machine code of a cached function beside its source and compiles again when that one
+file changes. An entry point, however, contains kernels of many files, and would stay as it was when
+one of those changes. So the cache has a directory whose name is a digest of all kernel sources: a
+change anywhere starts a new one.
+
+1. If NUMBA_CACHE_DIR is set, the directory is made there.
+2. Else in the `__pycache__` of this package, where earlier digests are cleared away.
+3. Else, if that cannot be written, in the user's cache directory.
 """
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
 
 import numba
 from llvmlite import ir
@@ -11,13 +26,73 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
-from anabranch.matching.kernels.cache import cache_directory
+# -- the cache on disk -----------------------------------------------------------------------------
+
+
+_HERE = Path(__file__).parent
+
+
+def digest() -> str:
+    """A short name for the present state of all kernel sources."""
+    return _digest(_HERE.glob("*.py"))
+
+
+def _digest(sources: Iterable[Path]) -> str:
+    state = hashlib.sha256()
+    for source in sorted(sources):
+        state.update(source.name.encode())
+        state.update(source.read_bytes())
+    return state.hexdigest()[:16]
+
+
+def kept(prefix: str, sources: Iterable[Path]):
+    """Compiles functions of another package that Python calls and that do without Python, and keeps
+    them: under a digest of these sources, within the directory of the kernels they are made of."""
+    own = _made(cache_directory() / f"{prefix}-{_digest(sources)}")
+
+    def entry_point(function):
+        # numba asks for its cache directory at this moment only.
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(own)
+        try:
+            return njit(cache=True, nogil=True)(function)
+        finally:
+            numba.config.CACHE_DIR = before
+
+    return entry_point
+
+
+def cache_directory() -> Path:
+    """The directory for the machine code of these kernels; it exists when this returns."""
+    name = f"kernels-{digest()}"
+    if numba.config.CACHE_DIR:  # type: ignore[attr-defined]
+        return _made(Path(numba.config.CACHE_DIR) / name)  # type: ignore[attr-defined]
+    beside = _HERE / "__pycache__"
+    try:
+        _made(beside / name)
+    except OSError:
+        caches = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        return _made(Path(caches) / "anabranch" / name)
+    for earlier in beside.glob("kernels-*"):
+        if earlier.name != name:
+            shutil.rmtree(earlier, ignore_errors=True)
+    return beside / name
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK):
+        raise PermissionError(f"{directory} cannot be written")
+    return directory
+
+
+# -- decorators and instructions -------------------------------------------------------------------
+
 
 _CACHE = str(cache_directory())
 
 
 def entry_point(function):
-    """Compile a function that Python calls, and keep it in the cache of all kernels."""
     # numba asks for its cache directory at this moment only.
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE
@@ -35,8 +110,6 @@ inlined = njit(**_FROM_KERNELS_ONLY, forceinline=True)  # type: ignore[call-over
 
 @intrinsic
 def lowest_bit(typingctx, word):
-    """Number of the lowest set bit of a word that is not 0."""
-
     def generate(context, builder, signature, arguments):
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
@@ -45,8 +118,6 @@ def lowest_bit(typingctx, word):
 
 @intrinsic
 def highest_bit(typingctx, word):
-    """Number of the highest set bit of a word that is not 0."""
-
     def generate(context, builder, signature, arguments):
         above = builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 1))
         return builder.sub(ir.Constant(ir.IntType(64), 63), above)
@@ -56,8 +127,6 @@ def highest_bit(typingctx, word):
 
 @intrinsic
 def bit_count(typingctx, word):
-    """How many bits of a word are set."""
-
     def generate(context, builder, signature, arguments):
         return builder.ctpop(arguments[0])
 
@@ -66,8 +135,6 @@ def bit_count(typingctx, word):
 
 @intrinsic
 def float_bits(typingctx, number):
-    """The bits of a float as an integer."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.IntType(64))
 
@@ -76,8 +143,6 @@ def float_bits(typingctx, number):
 
 @intrinsic
 def bits_float(typingctx, bits):
-    """The float that has these bits."""
-
     def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.DoubleType())
 
@@ -86,8 +151,6 @@ def bits_float(typingctx, bits):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Ask for the cache line at an address."""
-
     def generate(context, builder, signature, arguments):
         byte_pointer = ir.IntType(8).as_pointer()
         word = ir.IntType(32)

@@ -23,15 +23,15 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.place_event import (
+from anabranch.matching.kernels.read_event import (
+    ENTRIES_MAX,
+    NAME_BYTES_MAX,
+    attributes_in,
     lift_event,
     next_stamp,
+    read_event,
     record_holds,
     ties_hold,
-)
-from anabranch.matching.kernels.read_body import ENTRIES_MAX, NAME_BYTES_MAX, attributes_in
-from anabranch.matching.kernels.read_event import (
-    read_event,
 )
 from anabranch.matching.kernels.storage import (
     find_cluster,
@@ -59,7 +59,6 @@ def line_holds(context, slot):
 
 @kernel
 def _slot_holds(context, slot):
-    """Does the entry in a slot hold for the placed event, its residue aside?"""
     if not line_holds(context, slot):
         return False
     record = np.int64(integers_at(context, at.LINES)[slot * at.LINE_WORDS + at.L_RECORD])

@@ -1,4 +1,4 @@
-"""Splitting a full block so that events find reason to skip one half.
+"""Splitting a full block so that events find reason to skip one half; and where cells begin.
 
 A cluster's blocks are the leaves of a binary tree. A node has an axis and a cut; an entry goes
 left if it does not constrain the axis or if the middle of its cells lies below the cut, right
@@ -9,6 +9,10 @@ The cut is chosen by what it saves: for each axis the cut *constrained or not* a
 the median are weighed by the expected work `entries × probability that the zones let an event
 in`, on either side. If nothing separates the members (hundreds of equal filters), the node
 sends everything to the new block.
+
+*Bounds*, where the cells of an ordered axis begin, are drawn from a sample of the keys that
+predicates name, again at every eightfold growth of an axis; all pages of that axis are then
+redrawn. That costs a pass over its entries, so the cost of an insert stays constant on average.
 """
 
 import numpy as np
@@ -18,13 +22,19 @@ from anabranch.matching.kernels.blocks import (
     clear_block,
     draw_block,
     make_block,
+    redraw_axis,
     seat_member,
+    slot_at,
 )
 from anabranch.matching.kernels.keys import (
+    KEY_HIGHEST,
+    KEY_LOWEST,
+    cell_of,
     predicate_axis,
     predicate_cells,
     predicate_count,
     predicate_on,
+    words_of_predicate,
 )
 from anabranch.matching.kernels.machine import (
     bit_count,
@@ -36,13 +46,81 @@ from anabranch.matching.kernels.machine import (
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.pages import (
-    slot_at,
-)
-from anabranch.matching.kernels.storage import (
-    copy_slot,
-    take_node,
-)
+from anabranch.matching.kernels.storage import copy_slot, take_node
+
+# -- bounds of cells -------------------------------------------------------------------------------
+
+
+@kernel
+def sample(context, words):
+    """Offer the ends of ranges to the samples; returns an axis whose bounds are due, or -1."""
+    axes = words_at(context, at.AXES)
+    samples = words_at(context, at.SAMPLES)
+    due = np.int64(-1)
+    position = np.int64(1)
+    for _ in range(words[0]):
+        head = words[position]
+        test = (head >> 16) & 0xFF
+        if test == at.RANGES or test == at.FINE_RANGES:
+            axis = head & 0xFFFF
+            a = axis * at.AXIS_WORDS
+            stride = 1 if test == at.RANGES else 2
+            for i in range(2 * (head >> 24)):
+                key = words[position + 1 + i * stride]
+                if axes[a + at.A_SPACE] == at.NUMBER and (key <= KEY_LOWEST or key >= KEY_HIGHEST):
+                    continue
+                seen = axes[a + at.A_SEEN]
+                place = seen
+                if seen >= at.SAMPLE_SIZE:
+                    mixed = np.uint64(context[at.RANDOM]) * np.uint64(6364136223846793005)
+                    mixed += np.uint64(1442695040888963407)
+                    context[at.RANDOM] = np.int64(mixed)
+                    place = np.int64((mixed >> np.uint64(33)) % np.uint64(seen + 1))
+                if place < at.SAMPLE_SIZE:
+                    samples[axis * at.SAMPLE_SIZE + place] = key
+                axes[a + at.A_SEEN] = seen + 1
+            if axes[a + at.A_SEEN] >= axes[a + at.A_BOUND_AT]:
+                due = axis
+        position += words_of_predicate(head)
+    return due
+
+
+@kernel
+def draw_bounds(context, axis):
+    """Set an axis' bounds to quantiles of its sample, and redraw what depends on them."""
+    axes = words_at(context, at.AXES)
+    samples = words_at(context, at.SAMPLES)
+    bounds = words_at(context, at.BOUNDS)
+    nodes = integers_at(context, at.NODES)
+    a = axis * at.AXIS_WORDS
+    seen = axes[a + at.A_SEEN]
+    axes[a + at.A_BOUND_AT] = seen * 8
+    size = min(seen, at.SAMPLE_SIZE)
+    ordered = np.empty(size, np.int64)
+    for i in range(size):
+        # Insertion sort: numba's own takes seconds to compile, and this runs a few times in all.
+        key = samples[axis * at.SAMPLE_SIZE + i]
+        j = i
+        while j > 0 and ordered[j - 1] > key:
+            ordered[j] = ordered[j - 1]
+            j -= 1
+        ordered[j] = key
+    old = np.empty(at.CELLS - 1, np.int64)
+    for i in range(at.CELLS - 1):
+        old[i] = bounds[axis * (at.CELLS - 1) + i]
+        bounds[axis * (at.CELLS - 1) + i] = ordered[((i + 1) * size) // at.CELLS]
+    for node in range(context[at.NODE_COUNT]):
+        by_middle = nodes[node * at.NODE_WORDS] == axis | (at.BY_MIDDLE << 16)
+        if by_middle and nodes[node * at.NODE_WORDS + 1] > 1:
+            bound = old[min(nodes[node * at.NODE_WORDS + 1] // 2, at.CELLS - 1) - 1]
+            nodes[node * at.NODE_WORDS + 1] = max(1, 2 * cell_of(context, axis, bound))
+    for block in range(context[at.BLOCK_COUNT]):
+        if words_at(context, at.BLOCKS)[block * at.BLOCK_WORDS + at.B_COUNT] & 0xFFFFFFFF > 0:
+            redraw_axis(context, block, axis)
+
+
+# -- splitting -------------------------------------------------------------------------------------
+
 
 #: Axes weighed at a split, the most used ones.
 _AXES_WEIGHED = 16

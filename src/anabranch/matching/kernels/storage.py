@@ -19,7 +19,6 @@ from anabranch.matching.kernels.machine import (
 
 @kernel
 def take_entry(context):
-    """A free entry."""
     entry = context[at.ENTRY_FREE]
     if entry >= 0:
         context[at.ENTRY_FREE] = integers_at(context, at.ENTRY_NEXT)[entry]
@@ -30,7 +29,6 @@ def take_entry(context):
 
 @kernel
 def free_entry(context, entry):
-    """Give an entry back."""
     integers_at(context, at.ENTRY_NEXT)[entry] = context[at.ENTRY_FREE]
     context[at.ENTRY_FREE] = entry
 
@@ -52,7 +50,6 @@ def take_slots(context, size_class):
 
 @kernel
 def free_slots(context, first, size_class):
-    """Give 2**size_class slots back."""
     integers_at(context, at.LINES)[first * at.LINE_WORDS] = context[at.SLOT_FREE + size_class]
     context[at.SLOT_FREE + size_class] = first
 
@@ -107,7 +104,6 @@ def take_record(context, words):
 
 @kernel
 def free_record(context, position, words):
-    """Give a record back."""
     size_class = record_class(words)
     context[at.RECORDS_LIVE] -= _class_words(size_class)
     words_at(context, at.RECORDS)[position] = context[at.RECORD_FREE + size_class]
@@ -130,7 +126,6 @@ def take_page(context):
 
 @kernel
 def fill_page(context, page):
-    """Set every bit of a page."""
     pages = bitmaps_at(context, at.PAGES)
     for word in range(page * at.PAGE_WORDS, (page + 1) * at.PAGE_WORDS):
         pages[word] = ~np.uint64(0)
@@ -138,7 +133,6 @@ def fill_page(context, page):
 
 @kernel
 def free_page(context, page):
-    """Give a page back."""
     bitmaps_at(context, at.PAGES)[page * at.PAGE_WORDS] = np.uint64(context[at.PAGE_FREE] + 1)
     context[at.PAGE_FREE] = page
 
@@ -158,14 +152,12 @@ def take_table(context, size_class):
 
 @kernel
 def free_table(context, first, size_class):
-    """Give table rows back."""
     words_at(context, at.ROW_PAGES)[first] = context[at.TABLE_FREE + size_class]
     context[at.TABLE_FREE + size_class] = first
 
 
 @kernel
 def take_block(context):
-    """A free block header."""
     block = context[at.BLOCK_FREE]
     if block >= 0:
         context[at.BLOCK_FREE] = words_at(context, at.BLOCKS)[block * at.BLOCK_WORDS + at.B_COUNT]
@@ -176,14 +168,12 @@ def take_block(context):
 
 @kernel
 def free_block(context, block):
-    """Give a block header back."""
     words_at(context, at.BLOCKS)[block * at.BLOCK_WORDS + at.B_COUNT] = context[at.BLOCK_FREE]
     context[at.BLOCK_FREE] = block
 
 
 @kernel
 def take_node(context):
-    """A free tree node."""
     node = context[at.NODE_FREE]
     if node >= 0:
         context[at.NODE_FREE] = integers_at(context, at.NODES)[node * at.NODE_WORDS]
@@ -194,7 +184,6 @@ def take_node(context):
 
 @kernel
 def free_node(context, node):
-    """Give a tree node back."""
     integers_at(context, at.NODES)[node * at.NODE_WORDS] = context[at.NODE_FREE]
     context[at.NODE_FREE] = node
 

@@ -1,23 +1,16 @@
 """Adding and removing entries.
 
-`insert` takes a conjunction as words (see the record layout), picks its *access*, writes its
-record and seats it in the cluster of that access. The access is the rarest point among its
-predicates, else the axis on which it has the fewest cells, else none. Either there is room for
-the worst case and the insert happens, or nothing is touched and the number of the array that is
-too small comes back.
-
-Bounds are drawn from a sample of the keys that predicates name, again at every eightfold growth
-of an axis; all pages of that axis are then redrawn. That costs a pass over its entries, so the
-cost of an insert stays constant on average.
+`insert` takes a conjunction as words (see the record layout), picks its *access*, writes its line,
+ties and record to slot 0, and seats it from there in the cluster of that access. The access is the
+rarest point among its predicates, else the axis on which it admits the fewest cells, else none:
+then it stands in cluster 0, which every event looks into. Either there is room for the worst case
+and the insert happens, or nothing is touched and the number of the array that is too small comes
+back.
 """
 
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.access import (
-    choose_access,
-    cluster_for,
-)
 from anabranch.matching.kernels.blocks import (
     block_put,
     block_remove,
@@ -26,39 +19,204 @@ from anabranch.matching.kernels.blocks import (
     make_block,
     seat_member,
 )
-from anabranch.matching.kernels.bounds import (
-    draw_bounds,
-    sample,
-)
 from anabranch.matching.kernels.keys import (
     keys_from_floats,
     predicate_axis,
+    predicate_cells,
+    predicate_count,
     words_of_predicate,
 )
-from anabranch.matching.kernels.lines import (
-    write_slot,
-)
 from anabranch.matching.kernels.machine import (
+    bit_count,
     borrowed,
     entry_point,
     integers_at,
     kernel,
     words_at,
 )
-from anabranch.matching.kernels.split import (
-    find_leaf,
-    split_leaf,
-)
+from anabranch.matching.kernels.split import draw_bounds, find_leaf, sample, split_leaf
 from anabranch.matching.kernels.storage import (
     copy_slot,
+    find_cluster,
     free_cluster,
     free_entry,
     free_node,
     free_record,
     free_slots,
+    make_cluster,
     take_entry,
+    take_record,
     take_slots,
 )
+
+# -- access of an entry ----------------------------------------------------------------------------
+
+
+@kernel
+def choose_access(context, words):
+    """(position of the access predicate or -1, its key, its rest)."""
+    clusters = words_at(context, at.CLUSTERS)
+    best = np.int64(1) << np.int64(60)
+    access = np.int64(-1)
+    key = np.int64(0)
+    rest = np.int64(0)
+    position = np.int64(1)
+    for _ in range(words[0]):
+        head = words[position]
+        test = (head >> 16) & 0xFF
+        point = False
+        if head >> 24 == 1:
+            if test == at.RANGES:
+                point = words[position + 1] == words[position + 2]
+            elif test == at.FINE_RANGES:
+                point = words[position + 1] == words[position + 3]
+                point = point and words[position + 2] == words[position + 4]
+            elif test == at.CODES or test == at.PATTERN_CODE:
+                point = True
+        if point:
+            this_rest = words[position + 2] if test == at.FINE_RANGES else np.int64(0)
+            this_key = words[position + 1]
+            if test == at.CODES or test == at.PATTERN_CODE:
+                this_key <<= 32
+            cluster = find_cluster(context, head & 0xFFFF, this_key, this_rest)
+            count = 0 if cluster < 0 else clusters[cluster * at.CLUSTER_WORDS + at.C_COUNT]
+            if count < best:
+                best = count
+                access = position
+                key = this_key
+                rest = this_rest
+        position += words_of_predicate(head)
+    return access, key, rest
+
+
+@kernel
+def _narrowest(context, slot):
+    """The axis on which an entry allows the fewest cells, absence not among them; or -1."""
+    axes = words_at(context, at.AXES)
+    best = np.int64(at.CELLS + 8)
+    narrowest = np.int64(-1)
+    for number in range(predicate_count(context, slot)):
+        axis = predicate_axis(context, slot, number)
+        possible, _ = predicate_cells(context, slot, number)
+        width = bit_count(possible)
+        if axes[axis * at.AXIS_WORDS + at.A_SPACE] == at.KIND:
+            width = np.int64(at.CELLS)
+            if (possible >> np.uint64(at.K_ABSENT)) & np.uint64(1):
+                width = np.int64(at.CELLS + 8)
+        if width < best:
+            best = width
+            narrowest = axis
+    return narrowest
+
+
+@kernel
+def cluster_for(context, words, access, key, rest):
+    """The cluster for the entry in slot 0, new if need be."""
+    if access >= 0:
+        axis = words[access] & 0xFFFF
+        cluster = find_cluster(context, axis, key, rest)
+    else:
+        axis = _narrowest(context, 0)
+        key = np.int64(0)
+        rest = np.int64(at.AXIS_ACCESS)
+        cluster = np.int64(0)
+        if axis >= 0:
+            cluster = words_at(context, at.AXES)[axis * at.AXIS_WORDS + at.A_CLUSTER]
+    if cluster < 0:
+        cluster = make_cluster(context, axis, key, rest)
+    return cluster
+
+
+# -- lines and records -----------------------------------------------------------------------------
+
+
+@kernel
+def write_slot(context, words, access, entry_word):
+    """Write line, ties and record of a conjunction to slot 0, but for its access predicate."""
+    lines = integers_at(context, at.LINES)
+    records = words_at(context, at.RECORDS)
+    lines[at.L_ENTRY] = entry_word
+    lines[at.L_INFO] = 0
+    lines[at.L_RECORD] = -1
+    # A range that is not there admits everything, so that all five can be tested without asking.
+    for j in range(at.LINE_RANGES):
+        lines[at.L_AXES + (j >> 1)] = 0
+        lines[at.L_ENDS + 2 * j] = np.int32(-0x80000000)
+        lines[at.L_ENDS + 2 * j + 1] = np.int32(0x7FFFFFFF)
+    rest_words = np.int64(1)
+    rest_count = np.int64(0)
+    position = np.int64(1)
+    for _ in range(words[0]):
+        head = words[position]
+        if position != access and not _write_range(context, words, position):
+            rest_words += words_of_predicate(head)
+            rest_count += 1
+            words[position] = head | (np.int64(1) << np.int64(61))
+        position += words_of_predicate(head)
+    if rest_count == 0:
+        return
+    record = take_record(context, rest_words)
+    lines[at.L_RECORD] = record
+    records[record] = rest_count | (rest_words << 16)
+    spot = record + 1
+    position = np.int64(1)
+    for _ in range(words[0]):
+        head = words[position] & ~(np.int64(1) << np.int64(61))
+        if head != words[position]:
+            words[position] = head
+            for word in range(words_of_predicate(head)):
+                records[spot] = words[position + word]
+                spot += 1
+        position += words_of_predicate(head)
+
+
+@kernel
+def _write_range(context, words, position):
+    """Write a predicate to the line in slot 0 if it is a single range or code and there is room."""
+    lines = integers_at(context, at.LINES)
+    ties = integers_at(context, at.TIES)
+    head = words[position]
+    test = (head >> 16) & 0xFF
+    count = np.int64(lines[at.L_INFO]) & 0xFF
+    if (
+        head >> 24 != 1
+        or count == at.LINE_RANGES
+        or (test != at.RANGES and test != at.CODES and test != at.PATTERN_CODE)
+    ):
+        return False
+    low = words[position + 1]
+    high = low
+    if test == at.CODES or test == at.PATTERN_CODE:
+        low <<= 32
+        high = low | 0xFFFFFFFF
+    else:
+        high = words[position + 2]
+    info = np.int64(lines[at.L_INFO]) + 1
+    low_end = low >> 32
+    high_end = high >> 32
+    if low & 0xFFFFFFFF != 0:
+        info |= np.int64(1) << (8 + count)
+        low_end += 1
+    if high & 0xFFFFFFFF != 0xFFFFFFFF:
+        info |= np.int64(1) << (16 + count)
+        high_end -= 1
+    if low_end > 0x7FFFFFFF or high_end < -0x80000000:
+        return False
+    if test == at.PATTERN_CODE:
+        info |= np.int64(1) << (24 + count)
+    lines[at.L_INFO] = info
+    pair = np.int64(lines[at.L_AXES + (count >> 1)])
+    axis = head & 0xFFFF
+    pair = (pair & 0xFFFF) | (axis << 16) if count & 1 else axis
+    lines[at.L_AXES + (count >> 1)] = np.int32(pair)
+    lines[at.L_ENDS + 2 * count] = np.int32(low_end)
+    lines[at.L_ENDS + 2 * count + 1] = np.int32(high_end)
+    ties[2 * count] = np.int32(low & 0xFFFFFFFF)
+    ties[2 * count + 1] = np.int32(high & 0xFFFFFFFF)
+    return True
+
+
+# -- adding and removing ---------------------------------------------------------------------------
 
 
 @kernel

@@ -88,7 +88,6 @@ def is_ordered(value: Result) -> TypeGuard[Number]:
 
 
 def compare(order: Order, left: Result, right: Result) -> bool | None:
-    """Evaluate `left order right`."""
     sign = _sign_of(left, right)
     if sign is None:
         return None
@@ -111,7 +110,6 @@ def _sign_of(left: Result, right: Result) -> int | None:
 
 
 def calculate(operator: Operator, left: Result, right: Result) -> Number | None:
-    """Evaluate `left operator right`."""
     if not is_number(left) or not is_number(right):
         return None
     try:
@@ -131,7 +129,6 @@ def calculate(operator: Operator, left: Result, right: Result) -> Number | None:
 
 
 def negate(value: Result) -> Number | None:
-    """Evaluate `-value`."""
     return _representable(-value) if is_number(value) else None
 
 

@@ -199,7 +199,6 @@ def disjunction_of(items: Iterable[Expression]) -> Expression:
 
 
 def negation_of(item: Expression) -> Expression:
-    """Return NOT `item`, without double negation."""
     return item.item if isinstance(item, Not) else Not(item)
 
 

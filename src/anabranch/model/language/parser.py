@@ -28,28 +28,14 @@ time, so a thousand of them become one flat node. `(`, `IN (` and a BETWEEN befo
 nothing: they hold back everything to their left until they are closed. Each operand carries the
 height of its tree. The operand of a BETWEEN counts once although both comparisons contain it.
 
-`parse_plain` is a fast path. Nearly every filter is a few simple predicates joined by AND, perhaps
-several such conjunctions joined by OR. One regular expression matches such a predicate with its
-connective; `findall` scans the text in C, and building the tree is a loop over its results. This is
-about seven times as fast as the parser, which an index that takes tens of thousands of filters per
-second needs:
-
-6. The fast path reports no errors and does not guess. If the regular expression does not match the
-   whole text, it returns None and the parser reads the text.
-7. A plain text gives exactly the tree that the parser gives.
-8. The regular expression may be narrower than the language (one kind of white space, reserved words
-   in all capitals or all lower case, no quotes inside strings, integers of at most 18 digits),
-   never wider. Every repetition is followed by something that cannot continue it, so matching is
-   linear in the text.
+Nearly every filter is plain, and takes the fast path of `plain` instead.
 """
 
-import re
 from typing import Final, NoReturn
 
 import msgspec
 
 from anabranch.model.errors import FilterError, FilterLimitError
-from anabranch.model.event import INFINITY
 from anabranch.model.language.expression import (
     CONDITIONS,
     And,
@@ -58,27 +44,24 @@ from anabranch.model.language.expression import (
     Comparison,
     Expression,
     In,
-    Integer,
     IsNull,
     Like,
-    Literal,
     Negative,
     Not,
     Operator,
     Or,
     Order,
     Positive,
-    Real,
     Text,
     Truth,
     conjunction_of,
     disjunction_of,
     negation_of,
 )
-from anabranch.model.language.like import HOLED_LENGTH_MAX, pattern_of
+from anabranch.model.language.like import pattern_of
+from anabranch.model.language.plain import parse_plain
 from anabranch.model.language.tokens import (
     ORDERS,
-    RESERVED,
     Token,
     binary_of,
     excerpt_of,
@@ -143,7 +126,6 @@ class Assembly:
     # -- where an operand must follow
 
     def leaf(self, expression: Expression, start: int) -> None:
-        """Add a literal or an attribute."""
         self._push(expression, start, 1)
 
     def sign(self, operator: Operator, start: int) -> None:
@@ -162,13 +144,11 @@ class Assembly:
         return True
 
     def open(self, start: int) -> None:
-        """Open a parenthesis around an operand."""
         self._open(_Waiting("(", start))
 
     # -- where an operator may follow
 
     def connective(self, kind: str, start: int) -> None:
-        """Add AND or OR."""
         self._settle(_BINDING[kind] + 1)
         top = self._top()
         if top == "BETWEEN" and kind == "AND":
@@ -186,7 +166,6 @@ class Assembly:
         self._waiting.append(_Waiting("comparison", start, order=order))
 
     def arithmetic(self, operator: Operator, start: int) -> None:
-        """Add `left operator`; the right side follows."""
         self._settle_value(_BINDING[operator], start)
         self._waiting.append(_Waiting(operator, start, operator=operator))
 
@@ -215,7 +194,6 @@ class Assembly:
         self._push_test(test, operand.start, operand.height + 1, negated)
 
     def comma(self, start: int) -> None:
-        """Add a comma, which only the list of IN allows."""
         self._settle_opener(start)
         if self._top() != "IN":
             self._fail("a comma outside of a list", start, "AND, OR or the end")
@@ -223,7 +201,6 @@ class Assembly:
         self._waiting[-1].count += 1
 
     def close(self, start: int) -> None:
-        """Add a closing parenthesis."""
         self._settle_opener(start)
         if not self._waiting:
             self._fail("a ) that nothing opened", start, "AND, OR or the end")
@@ -364,115 +341,6 @@ class Assembly:
         raise FilterError(message, text=self._text, position=position, expected=expected)
 
 
-#: The height of the highest tree built by the fast path: OR, AND, NOT, a test, a literal.
-PLAIN_HEIGHT_MAX: Final = 5
-
-_INTEGER: Final = r"[+-]?[0-9]{1,18}(?![.eE0-9])"
-_EXPONENT: Final = r"[eE][+-]?[0-9]+"
-_REAL: Final = (
-    rf"[+-]?(?:[0-9]+\.[0-9]*(?:{_EXPONENT})?|\.[0-9]+(?:{_EXPONENT})?|[0-9]+{_EXPONENT})"
-)
-_TRUTH: Final = r"TRUE|true|FALSE|false"
-_LITERAL: Final = rf"'[^']*'|{_INTEGER}|{_REAL}|{_TRUTH}"
-
-_PREDICATE: Final = re.compile(
-    rf"""
-    (\(?) ([A-Za-z_][A-Za-z0-9_]*+) [ ]*
-    (?: ([=<>!]+) [ ]* (?: '([^']*)' | ({_INTEGER}) | ({_REAL}|{_TRUTH}) )
-      | (?:BETWEEN|between) [ ]+ ({_LITERAL}) [ ]+ (?:AND|and) [ ]+ ({_LITERAL})
-      | (?:(NOT|not) [ ]+)? (?: (?:LIKE|like) [ ]* ('[^']*') | (?:IN|in) [ ]* \(([^()]*)\) )
-      | (?:IS|is) [ ]+ (NULL|null|NOT[ ]+NULL|not[ ]+null)
-    )
-    (\)?) (?: [ ]+ (AND|and|OR|or) [ ]+ | \Z )
-    | ([\s\S]+)
-    """,
-    re.VERBOSE,
-)
-_ITEM: Final = re.compile(rf"[ ]*({_LITERAL})[ ]*(,|\Z)|([\s\S]+)")
-
-_TRUTHS: Final = {"TRUE": True, "true": True, "FALSE": False, "false": False}
-
-
-def parse_plain(text: str) -> Expression | None:
-    """Return the tree of a plain text; None if it is not plain."""
-    conjunctions: list[list[Expression]] = []
-    items: list[Expression] = []
-    opened = False
-    joint = "AND"
-    for (
-        opening, name, order, string, integer, other, low, high,
-        negated, pattern, listed, presence, closing, joint, rest,
-    ) in _PREDICATE.findall(text):  # fmt: skip
-        if rest or name in RESERVED:
-            return None
-        attribute = Attribute(name)
-        if order:
-            known_order = ORDERS.get(order)
-            if integer:
-                literal: Literal | None = Integer(int(integer))
-            else:
-                literal = _literal_of(other) if other else Text(string)
-            if known_order is None or literal is None:
-                return None
-            items.append(Comparison(known_order, attribute, literal))
-        elif low:
-            least, most = _literal_of(low), _literal_of(high)
-            if least is None or most is None:
-                return None
-            items.append(Comparison(">=", attribute, least))
-            items.append(Comparison("<=", attribute, most))
-        else:
-            test = _test_of(attribute, pattern, listed, presence)
-            if test is None:
-                return None
-            items.append(Not(test) if negated or len(presence) > len("NULL") else test)
-        if opening or closing:
-            # Parentheses around a conjunction change nothing; around anything else they might.
-            if bool(opening) is opened:
-                return None
-            opened = not closing
-        if joint in ("OR", "or"):
-            if opened:
-                return None
-            conjunctions.append(items)
-            items = []
-    if joint or opened:
-        return None
-    conjunctions.append(items)
-    disjuncts = [part[0] if len(part) == 1 else And(tuple(part)) for part in conjunctions]
-    return disjuncts[0] if len(disjuncts) == 1 else Or(tuple(disjuncts))
-
-
-def _literal_of(spelling: str) -> Literal | None:
-    """Return the literal of `spelling`; None if it is out of range."""
-    if spelling.isdigit():
-        return Integer(int(spelling))
-    if spelling[0] == "'":
-        return Text(spelling[1:-1])
-    if spelling in _TRUTHS:
-        return Truth(_TRUTHS[spelling])
-    if spelling[0] in "+-" and spelling[1:].isdigit():
-        return Integer(int(spelling))
-    number = float(spelling)
-    return None if number in (INFINITY, -INFINITY) else Real(number)
-
-
-def _test_of(attribute: Attribute, pattern: str, listed: str, presence: str) -> Expression | None:
-    if presence:
-        return IsNull(attribute)
-    if pattern:
-        # A long pattern may violate rule 4 of `like`.
-        return None if len(pattern) > HOLED_LENGTH_MAX else Like(attribute, pattern[1:-1])
-    items: list[Expression] = []
-    joint = ","
-    for spelling, joint, rest in _ITEM.findall(listed):  # noqa: B007  # the last one is asked for
-        item = None if rest else _literal_of(spelling)
-        if item is None:
-            return None
-        items.append(item)
-    return None if joint else In(attribute, tuple(items))
-
-
 _OPERATORS: Final[dict[str, Operator]] = {"+": "+", "-": "-", "*": "*", "/": "/", "%": "%"}
 
 _OPERAND_EXPECTED: Final = "an attribute, a literal, NOT, a sign or ("
@@ -483,14 +351,8 @@ _OPERATOR_EXPECTED: Final = "an operator, AND, OR or the end"
 def parse_expression(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
     """Parse a filter; raise `FilterError` with the position of a mistake."""
     check_text(text, limits)
-    # A plain filter has fewer nodes than characters, so a short one needs no counting.
-    if (
-        len(text) <= limits.filter_nodes_max
-        and limits.filter_depth_max >= PLAIN_HEIGHT_MAX
-        and (plain := parse_plain(text)) is not None
-    ):
-        return plain
-    return Parser(text, limits).parse()
+    plain = parse_plain(text, limits)
+    return Parser(text, limits).parse() if plain is None else plain
 
 
 def check_text(text: str, limits: Limits) -> None:
@@ -524,7 +386,6 @@ class Parser:
         self._token = scan(text, 0)
 
     def parse(self) -> Expression:
-        """Return the tree of the whole text."""
         if self._token.kind == "end":
             raise FilterError(
                 "an empty filter",
@@ -538,7 +399,6 @@ class Parser:
         return self._assembly.finish(len(self._text))
 
     def _advance(self) -> Token:
-        """Skip and return the next token."""
         token = self._token
         self._token = scan(self._text, token.end)
         return token

@@ -262,24 +262,20 @@ _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _SIGN, _ATOM = range(8)
 
 
 def expression_text(expression: Expression) -> str:
-    """Return the canonical text of `expression`."""
     return _print(expression)[0]
 
 
 def name_text(name: str) -> str:
-    """Return an attribute name as written in a filter."""
     if _PLAIN_NAME.fullmatch(name) and name not in RESERVED:
         return name
     return "[" + name.replace("[", "[[").replace("]", "]]") + "]"
 
 
 def string_text(value: str) -> str:
-    """Return a string as written in a filter."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def _print(expression: Expression) -> tuple[str, int]:
-    """Return the text and its binding strength."""
     match expression:
         case Attribute(name):
             return name_text(name), _ATOM

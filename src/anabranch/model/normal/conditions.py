@@ -157,7 +157,6 @@ def _comparison_where(comparison: Comparison, truth: bool) -> tuple[str, ValueSe
 
 
 def _compared_with_itself(order: Order) -> ValueSet:
-    """Return the values x for which `x order x` is TRUE."""
     if order == "=":
         return COMPARABLE
     return ORDERED if order in ("<=", ">=") else NOTHING
@@ -185,7 +184,6 @@ def _others_of_the_kind(items: tuple[Expression, ...], members: ValueSet) -> Val
 
 
 def _kind_of(item: Expression) -> ValueSet:
-    """Return the values that are comparable with `item`."""
     if isinstance(item, Integer | Real):
         return NUMBERS if item.value == item.value else NOTHING
     if isinstance(item, Text):
@@ -228,7 +226,6 @@ def _longer_than_prefix(pattern: Pattern) -> ValueSet | None:
 
 
 def is_literal(expression: Expression) -> bool:
-    """Return whether `expression` is a number, a text, a truth or bytes."""
     return isinstance(expression, LiteralNode)
 
 
@@ -340,7 +337,6 @@ def _comparable_with(expression: Expression) -> ValueSet:
 
 
 def children(expression: Expression) -> tuple[Expression, ...]:
-    """Return the child nodes."""
     if isinstance(expression, And | Or):
         return expression.items
     if isinstance(expression, Comparison | Arithmetic):
@@ -397,5 +393,4 @@ def attribute_names(expression: Expression) -> tuple[str, ...]:
 
 
 def is_constant(expression: Expression) -> bool:
-    """Return whether the expression reads no attribute."""
     return not any(isinstance(node, Attribute) for node in nodes_of(expression))

@@ -56,7 +56,6 @@ class Conjunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     residue: tuple[Expression, ...] = ()
 
     def matches(self, attributes: Attributes) -> bool:
-        """Return whether an event with these attributes satisfies the conjunction."""
         for name, values in self.constraints:
             if not values.contains(attributes.get(name)):
                 return False
@@ -110,12 +109,10 @@ def intersects(ours: Conjunction, other: Conjunction) -> bool:
 
 
 def each_is_covered(others: Sequence[Conjunction], ours: Sequence[Conjunction]) -> bool:
-    """Return whether each of `others` is covered by one of `ours`."""
     return all(any(covers(one, other) for one in ours) for other in others)
 
 
 def any_intersects(ours: Sequence[Conjunction], others: Sequence[Conjunction]) -> bool:
-    """Return whether one of `ours` intersects one of `others`."""
     return any(intersects(one, other) for one in ours for other in others)
 
 

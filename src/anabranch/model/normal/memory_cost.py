@@ -53,7 +53,6 @@ class FilterCost(NamedTuple):
 
 
 def filter_cost(text: str, conjunctions: Sequence[Conjunction]) -> FilterCost:
-    """Estimate the cost of a filter with this text and normal form."""
     size = _FILTER_BYTES + _TEXT_BYTES * len(text) + _CONJUNCTION_BYTES * len(conjunctions)
     names: dict[str, None] = {}
     residues: dict[int, Expression] = {}

@@ -110,7 +110,6 @@ class Budget:
             )
 
     def check_size(self, conjunctions: Sequence[Conjunction]) -> None:
-        """Raise `FilterLimitError` if a disjunction exceeds the limits."""
         if len(conjunctions) > self.limits.conjunctions_max:
             raise FilterLimitError(
                 f"the normal form of the filter has {len(conjunctions)} conjunctions or more;"
@@ -125,7 +124,6 @@ class Budget:
 
 
 def predicate_count(conjunctions: Iterable[Conjunction]) -> int:
-    """Return the number of constraints and residues in all conjunctions."""
     return sum(len(one.constraints) + len(one.residue) for one in conjunctions)
 
 
@@ -154,7 +152,6 @@ def _shared(sets: list[ValueSet], budget: Budget) -> ValueSet:
 
 
 def is_contradiction(residue: list[Expression]) -> bool:
-    """Return whether a residue and its opposite are both present."""
     present = set(residue)
     return any(opposite_of(part) in present for part in residue)
 

@@ -48,14 +48,12 @@ def compared(order: Order, number: Number) -> NumberRanges:
 
 
 def above(number: Number) -> NumberRanges:
-    """Return the numbers greater than `number`."""
     if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX:  # the usual case
         return ((nextafter(number, INFINITY) + 0.0, INFINITY),)
     return () if number == INFINITY else ((number_after(number), INFINITY),)
 
 
 def below(number: Number) -> NumberRanges:
-    """Return the numbers smaller than `number`."""
     if -FLOAT_EXACT_MAX < number < FLOAT_EXACT_MAX:
         return ((-INFINITY, nextafter(number, -INFINITY) + 0.0),)
     return () if number == -INFINITY else ((-INFINITY, number_before(number)),)
@@ -131,7 +129,6 @@ def complement(ranges: NumberRanges) -> NumberRanges:
 
 
 def is_subset(inner: NumberRanges, outer: NumberRanges) -> bool:
-    """Return whether every number in `inner` is in `outer`."""
     if not inner:
         return True
     if not outer:
@@ -147,7 +144,6 @@ def _is_inside(piece: NumberRange, outer: NumberRanges) -> bool:
 
 
 def intersects(left: NumberRanges, right: NumberRanges) -> bool:
-    """Return whether some number is in both sets."""
     if not left or not right:
         return False
     if len(left) == 1 and len(right) == 1:

@@ -46,12 +46,10 @@ def compared(order: Order, text: str) -> TextRanges:
 
 
 def below(text: str) -> TextRanges:
-    """Return the texts smaller than `text`."""
     return (("", text),) if text else ()
 
 
 def prefixed(prefix: str) -> TextRanges:
-    """Return the texts that start with `prefix`."""
     return ((prefix, prefix_end(prefix)),)
 
 
@@ -111,7 +109,6 @@ def complement(ranges: TextRanges) -> TextRanges:
 
 
 def is_subset(inner: TextRanges, outer: TextRanges) -> bool:
-    """Return whether every text in `inner` is in `outer`."""
     return all(_is_inside(piece, outer) for piece in inner)
 
 
@@ -121,7 +118,6 @@ def _is_inside(piece: TextRange, outer: TextRanges) -> bool:
 
 
 def intersects(left: TextRanges, right: TextRanges) -> bool:
-    """Return whether some text is in both sets."""
     return bool(left and right and intersection(left, right))
 
 

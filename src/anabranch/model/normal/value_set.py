@@ -158,7 +158,6 @@ def point(value: Value | None) -> ValueSet:
 
 
 def prefixed(prefix: str) -> ValueSet:
-    """Return the texts that start with `prefix`."""
     return ValueSet(texts=text_ranges.prefixed(prefix))
 
 

@@ -109,7 +109,6 @@ class Match(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def last(self) -> PlacedEvent:
-        """The last event."""
         return self.contributions[-1].event
 
 
@@ -162,7 +161,6 @@ def subscription_to(pattern_id: str) -> str:
 
 
 def notification_of(match: Match, final_ns: int, limits: Limits = DEFAULT_LIMITS) -> Event:
-    """Build the notification of a match."""
     attributes: dict[str, Value] = {
         PATTERN: match.pattern,
         MATCH: digest_of(match.identity),

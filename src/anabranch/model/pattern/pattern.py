@@ -299,7 +299,6 @@ class PatternParser:
 
 
 def _check_text(text: str, limits: Limits) -> None:
-    """Raise `PatternError` if `text` is not a string, has no encoding or is too long."""
     if not isinstance(text, str):
         raise PatternError(f"a pattern is text, not {type(text).__name__}", expected="a str")
     try:

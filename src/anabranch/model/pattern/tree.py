@@ -158,7 +158,6 @@ def sequence_of(items: Iterable["Node | Absent"]) -> Node:
 
 
 def children_of(node: Node | Absent) -> tuple["Node | Absent", ...]:
-    """Return the child nodes."""
     match node:
         case And(items) | Or(items):
             return items
@@ -173,19 +172,16 @@ def children_of(node: Node | Absent) -> tuple["Node | Absent", ...]:
 
 
 def nodes_of(node: Node | Absent) -> Iterator[Node | Absent]:
-    """Yield this node and all nodes below it, from left to right."""
     yield node
     for child in children_of(node):
         yield from nodes_of(child)
 
 
 def parts_of(node: Node | Absent) -> tuple[Part, ...]:
-    """Return all parts, absent ones included, from left to right."""
     return tuple(below for below in nodes_of(node) if isinstance(below, Part))
 
 
 def absent_names(node: Node) -> frozenset[str]:
-    """Return the names of the absent parts."""
     return frozenset(below.part.name for below in nodes_of(node) if isinstance(below, Absent))
 
 
@@ -194,7 +190,6 @@ _OR, _AND, _THEN, _TIMES, _ATOM = range(5)
 
 
 def pattern_text(pattern: PatternTree) -> str:
-    """Return the canonical text of `pattern`."""
     text = _print(pattern.root)[0]
     if pattern.joins:
         joins = [f"{_term(join.left)} = {_term(join.right)}" for join in pattern.joins]
@@ -206,7 +201,6 @@ def pattern_text(pattern: PatternTree) -> str:
 
 
 def _print(node: Node | Absent) -> tuple[str, int]:
-    """Return the text and its binding strength."""
     match node:
         case Part(name, wanted):
             return (f"{{{wanted}}}" if name.isdecimal() else f"{name}:{{{wanted}}}"), _ATOM

@@ -45,7 +45,7 @@ MUTANTS: dict[str, Mutant] = {
         found_by=_PROPERTIES,
     ),
     "ends-early": Mutant(
-        "an event of the same time as the last one of a shelf is taken to be behind it",
+        "an event of the same time as the last one of a list is taken to be behind it",
         Edit(
             f"{_COMBINING}._fill",
             "if items[-1] < filled[slot]:",

@@ -3,12 +3,13 @@
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _DELIVERY = "anabranch.core.edge.delivery:LiveDelivery"
-_BEHIND = "anabranch.core.edge.catch_up:CatchUp"
+_CATCH_UP = "anabranch.core.edge.delivery:CatchUp"
 _CURSORS = "anabranch.core.edge.cursors:Cursors"
+_STREAM = "anabranch.core.edge.subscriptions:EdgeStream"
 _EDGE = "anabranch.core.edge.edge:Edge"
-_LEAVING = "anabranch.core.edge.unsubscribe:Unsubscription"
+_UNSUBSCRIPTION = "anabranch.core.edge.unsubscribe:Unsubscription"
 _OWNERSHIP = "anabranch.core.edge.unsubscribe:Ownership"
-_ATTACHING = "anabranch.core.edge.subscribe:Attachments"
+_ATTACHMENTS = "anabranch.core.edge.subscribe:Attachments"
 
 MUTANTS: dict[str, Mutant] = {
     "edge-no-dedup": Mutant(
@@ -26,9 +27,9 @@ MUTANTS: dict[str, Mutant] = {
     "start-one-early": Mutant(
         "a start is claimed one tick too early",
         Edit(
-            f"{_DELIVERY}._start",
-            "StreamPosition(subscription, stream, tick)",
-            "StreamPosition(subscription, stream, tick - (tick > 1))",
+            f"{_DELIVERY}._start_position",
+            "subscription.start(stream, tick)",
+            "subscription.start(stream, tick - (tick > 1))",
         ),
         seed=0,
         anomaly="gap",
@@ -36,20 +37,28 @@ MUTANTS: dict[str, Mutant] = {
     "start-ignores-version": Mutant(
         "a subscription starts with any tick",
         Edit(f"{_DELIVERY}._start", "if earliest is None or earliest > version:", "if False:"),
-        Edit(f"{_DELIVERY}._start", "if wanted is None or wanted > version:", "if wanted is None:"),
-        Edit(f"{_DELIVERY}.enter", "NOTHING if version is None else version", "NOTHING"),
+        Edit(
+            f"{_STREAM}.startable",
+            "if first_version is None or first_version > version:",
+            "if first_version is None:",
+        ),
+        Edit(
+            f"{_STREAM}.go_live",
+            "NOTHING if subscription.version is None else subscription.version",
+            "NOTHING",
+        ),
         seed=0,
         anomaly="gap",
     ),
     "unsubscribe-early": Mutant(
         "interest goes a second before the end is reached",
         Edit(
-            f"{_LEAVING}.__init__",
+            f"{_UNSUBSCRIPTION}.__init__",
             "self._state = state",
             "self._state = state\nself.late = []",
         ),
         Edit(
-            f"{_LEAVING}.unsubscribe",
+            f"{_UNSUBSCRIPTION}.unsubscribe",
             "ticks = {\n",
             "if subscription.is_registered:\n"
             "    state.unregister(subscription)\n"
@@ -63,13 +72,13 @@ MUTANTS: dict[str, Mutant] = {
             "state.begin()\n"
             "while self._unsubscription.late and self._unsubscription.late[0][0] <= now:\n"
             "    _, session, frame = self._unsubscription.late.pop(0)\n"
-            "    if frame.subscription in session.names:\n"
+            "    if frame.subscription in session.subscriptions:\n"
             "        self._unsubscription.unsubscribe(now, session, frame)",
         ),
         Edit(
             f"{_EDGE}.next_deadline",
-            "state.requests.next_at)",
-            "state.requests.next_at, *(at for at, _, _ in self._unsubscription.late[:1]))",
+            "state.requests.next_repeat_at)",
+            "state.requests.next_repeat_at, *(at for at, _, _ in self._unsubscription.late[:1]))",
         ),
         seed=0,
         anomaly="lost",
@@ -77,9 +86,15 @@ MUTANTS: dict[str, Mutant] = {
     "deliver-before-start-synced": Mutant(
         "a durable start is used unsynced, and written only after many acknowledgements",
         Edit(
-            f"{_DELIVERY}._begin",
+            f"{_DELIVERY}._start_position",
             "if subscription.is_durable:",
-            "if subscription.is_durable:\n    place.written += PROGRESS_TICKS\nif False:",
+            "if subscription.is_durable:\n    position.written += PROGRESS_TICKS\nif False:",
+        ),
+        # The position itself would object.
+        Edit(
+            "anabranch.core.edge.subscriptions:StreamPosition.stored",
+            "assert tick <= self.written <= self.acked, (tick, self.written, self.acked)",
+            "pass",
         ),
         seed=44,
         anomaly="late-start",
@@ -88,8 +103,8 @@ MUTANTS: dict[str, Mutant] = {
         "an edge gives a gap up after asking once",
         Edit(
             f"{_EDGE}._check_gaps",
-            "if stream.needing:",
-            "if stream.needing and not line.attempts:",
+            "if stream.lossless_count:",
+            "if stream.lossless_count and not buffer.attempts:",
         ),
         seed=5,
         anomaly="gap",
@@ -105,14 +120,15 @@ MUTANTS: dict[str, Mutant] = {
             "if subscription.session is not None:",
         ),
         Edit(
-            f"{_CURSORS}._needs_after",
-            "if place.is_over:",
-            "if place.is_over or place.subscription in vars(self._state).get('uncounted', ()):",
+            f"{_CURSORS}._needed_after",
+            "if position.is_removed:",
+            "uncounted = vars(self._state).get('uncounted', ())\n"
+            "if position.is_removed or position.subscription in uncounted:",
         ),
         Edit(
-            f"{_ATTACHING}._commit",
-            "subscription.is_claimed = subscription.is_stored = False",
-            "subscription.is_claimed = subscription.is_stored = False\n"
+            f"{_ATTACHMENTS}._commit",
+            "subscription.renumber(attach.number)",
+            "subscription.renumber(attach.number)\n"
             "vars(state).get('uncounted', set()).discard(subscription)",
         ),
         seed=6,
@@ -127,11 +143,11 @@ MUTANTS: dict[str, Mutant] = {
         "silence counts for subscriptions it does not know",
         Edit(
             f"{_DELIVERY}.advance",
-            "elif run.datum is None and stream.floor() > run.version:",
+            "elif run.datum is None and stream.required_version() > run.version:",
             "elif False:",
         ),
         Edit(
-            f"{_BEHIND}._is_version_missing",
+            f"{_CATCH_UP}._is_version_missing",
             "return version is None or version > run.version",
             "return False",
         ),
@@ -140,15 +156,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "withheld-one-more": Mutant(
         "one tick more is withheld than the log lacks",
-        Edit(f"{_BEHIND}.not_kept", "last = answer.oldest - 1", "last = answer.oldest"),
+        Edit(f"{_CATCH_UP}.not_kept", "last = answer.oldest - 1", "last = answer.oldest"),
         seed=4,
         anomaly="wrongly-withheld",
     ),
     "old-events-replayed": Mutant(
         "replays bring events past their limits",
         Edit(
-            f"{_BEHIND}._take_run",
-            "if is_beyond_limits(now, run, envelope, place.stream.hops):",
+            f"{_CATCH_UP}._take_run",
+            "if is_beyond_limits(now, run, envelope, position.stream.hops):",
             "if False:",
         ),
         seed=12,
@@ -156,7 +172,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "hold-one-late": Mutant(
         "an explicit start is one tick late",
-        Edit(f"{_ATTACHING}.held", "= asked.tick\n", "= asked.tick + 1\n"),
+        Edit(f"{_ATTACHMENTS}.held", "source, asked.tick)", "source, asked.tick + 1)"),
         seed=0,
         anomaly="late-start",
     ),
@@ -174,7 +190,7 @@ MUTANTS: dict[str, Mutant] = {
         "an edge delivers an event before those of another stream that it follows",
         Edit(
             "anabranch.core.edge.publisher_order:PublisherOrder.verdict",
-            "if unmet is None or not _is_concerned(place):",
+            "if unmet is None or not _is_concerned(position):",
             "if True:",
         ),
         seed=37,
@@ -185,9 +201,9 @@ MUTANTS: dict[str, Mutant] = {
         "origins are told of cursors that are not on disk",
         Edit(f"{_CURSORS}.write", "if not self._is_writing:", "if False:"),
         Edit(
-            f"{_CURSORS}._needs_after",
-            'place.synced if place.subscription.quality == "durable" else place.acked',
-            "place.acked",
+            f"{_CURSORS}._needed_after",
+            "position.synced if position.subscription.is_durable else position.acked",
+            "position.acked",
         ),
         found_by="tests/unit/core/test_edge_mutants.py",
     ),

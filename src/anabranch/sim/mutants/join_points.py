@@ -3,7 +3,7 @@
 from anabranch.sim.mutants.mutant import Edit, Mutant
 
 _POINT = "anabranch.core.patterns.join_points.join_point:JoinPoint"
-_DECIDING = "anabranch.core.patterns.join_points.placement"
+_PLACEMENT = "anabranch.core.patterns.join_points.placement"
 
 MUTANTS: dict[str, Mutant] = {
     "reports-again": Mutant(
@@ -26,7 +26,7 @@ MUTANTS: dict[str, Mutant] = {
         "a join point acknowledges events that it still needs",
         Edit(
             f"{_POINT}._acknowledge",
-            "self._detection.unacked.ticks(self._taken())",
+            "self._detection.unacked.ticks(self._processed_ticks())",
             "dict(self._client.progress(self._name))",
         ),
         seed=21,
@@ -83,15 +83,15 @@ MUTANTS: dict[str, Mutant] = {
     # In calm worlds nothing is published for long, and what brings no traffic stays.
     "never-rests": Mutant(
         "a pattern moves whether another place is better or not",
-        Edit(f"{_DECIDING}:rest_s", " * 2.0 ** min(restless, RESTLESS_MAX)", ""),
-        Edit(f"{_DECIDING}:better_place", 'best if is_better else ""', "best"),
+        Edit(f"{_PLACEMENT}:review_pause_s", " * 2.0 ** min(restless, RESTLESS_MAX)", ""),
+        Edit(f"{_PLACEMENT}:better_edge", 'best if is_better else ""', "best"),
         found_by="tests/unit/core/patterns/join_points/test_placement.py",
     ),
     # Shows only if an answer is lost, and the next move comes before it was said again.
     "gives-unsettled": Mutant(
         "a join point is given on before its giver has forgotten it",
         Edit(
-            "anabranch.core.patterns.join_points.moves:JoinPointMoves.may_give",
+            "anabranch.core.patterns.join_points.registry:JoinPointMoves.may_give",
             " and not point.record.came_from",
             "",
         ),

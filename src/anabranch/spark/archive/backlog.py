@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from pathlib import Path
 
-from anabranch.client.subscription import Since
+from anabranch.client.subscribe_request import Since
 from anabranch.model.encoding import rows_in
 from anabranch.spark.archive.past import HistoricalRead, OnMissing, look_back
 from anabranch.spark.archive.reader import ArchiveReader

@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from anabranch.client.subscription import Since, read_since
+from anabranch.client.subscribe_request import Since, read_since
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
 from anabranch.spark.archive.plan import check_end

@@ -27,7 +27,7 @@ from anabranch.matching.sieve import Sieve
 from anabranch.model.filter import Filter
 from anabranch.spark.archive.columns import ARROW, OWN, ColumnName
 from anabranch.spark.column_types import Kind
-from anabranch.spark.kernels import described
+from anabranch.spark.kernels import pack as described
 from anabranch.spark.kernels import restore as at
 
 Words = NDArray[np.int64]

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from anabranch.matching.kernels.message_pack import FLOAT, INTEGER, TEXT, TRUTH
 from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, Value
@@ -34,7 +35,6 @@ from anabranch.spark import arrow_arrays
 from anabranch.spark.archive.columns import ARROW, KINDS, OWN, Pair
 from anabranch.spark.arrow_arrays import Bytes, Words
 from anabranch.spark.column_types import Kind
-from anabranch.spark.kernels import discovery
 from anabranch.spark.kernels import unpack as at
 
 COLUMNS_MAX: Final = 2_000
@@ -45,7 +45,7 @@ _NS: Final = 1_000
 _Row = tuple[int, int, Event]
 #: Kernels number kinds from 1 on.
 _NUMBERED: Final[tuple[tuple[int, Kind], ...]] = tuple(
-    zip((at.TEXT, at.INTEGER, at.FLOAT, at.TRUTH), KINDS, strict=True)
+    zip((TEXT, INTEGER, FLOAT, TRUTH), KINDS, strict=True)
 )
 _map_decoder = msgspec.msgpack.Decoder(dict[str, str | int | float | bool])
 
@@ -112,14 +112,12 @@ class Tabling:
             if found is None:
                 return None
             width = len(self._names)
-            row = discovery.find_kinds(
-                found.data, found.fields, count, found.kinds, width, found.masks
-            )
+            row = at.find_kinds(found.data, found.fields, count, found.kinds, width, found.masks)
             if row == count:
                 break
             rounds += 1
             self._learn(found, range(row, count if rounds > _ROUNDS_MAX else row + 1))
-        if not discovery.read_controls(found.data, found.fields, count, found.controls):
+        if not at.read_controls(found.data, found.fields, count, found.controls):
             return None
         return found
 
@@ -136,7 +134,7 @@ class Tabling:
             data,
             count,
             np.empty(count * at.FIELDS, np.int64),
-            np.empty(count * discovery.CONTROLS, np.int64),
+            np.empty(count * at.CONTROLS, np.int64),
             np.empty(count * width, np.uint8),
             np.empty(count * width, np.int64),
             np.zeros(width, np.int64),
@@ -173,7 +171,7 @@ class Tabling:
                 if mask >> number & 1:
                     table = (found.kinds, found.bits, len(self._names), place)
                     arrays[draft_name((name, kind))] = arrow_arrays.values(
-                        kind, found.data, found.count, table, discovery.only_floats
+                        kind, found.data, found.count, table, at.only_floats
                     )
         return arrays
 
@@ -183,7 +181,7 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         return found.fields[column :: at.FIELDS]
 
     def control(column: int) -> Words:
-        return found.controls[column :: discovery.CONTROLS]
+        return found.controls[column :: at.CONTROLS]
 
     logged, stamps = field(at.TIME), field(at.STAMP)
     moments = np.where(stamps == 0, logged, stamps)
@@ -192,7 +190,7 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "contentType": (found.fields, at.FIELDS, at.CONTENT_TYPE),
         "correlationId": (found.fields, at.FIELDS, at.CORRELATION),
         "payload": (found.fields, at.FIELDS, at.PAYLOAD),
-        "eventStream": (found.controls, discovery.CONTROLS, discovery.EVENT_STREAM),
+        "eventStream": (found.controls, at.CONTROLS, at.EVENT_STREAM),
     }
     arrays = {
         name: arrow_arrays.texts(OWN[name], found.data, found.count, place)
@@ -206,11 +204,11 @@ def _own_arrays(found: _Unpacked) -> dict[str, pa.Array]:
         "seq": _plain("seq", field(at.SEQUENCE)),
         "timestamp": _plain("timestamp", moments // _NS),
         "timestampNanos": pa.array((stamps % _NS).astype(np.int32), mask=stamps == 0),
-        "priority": _plain("priority", control(discovery.PRIORITY).astype(np.int32)),
-        "timeLimitNanos": _limits(control(discovery.TIME_LIMIT)),
-        "hopLimit": _limits(control(discovery.HOP_LIMIT)),
-        "levelLimit": _limits(control(discovery.LEVEL_LIMIT)),
-        "destinations": _destinations(found, control(discovery.DESTINATIONS)),
+        "priority": _plain("priority", control(at.PRIORITY).astype(np.int32)),
+        "timeLimitNanos": _limits(control(at.TIME_LIMIT)),
+        "hopLimit": _limits(control(at.HOP_LIMIT)),
+        "levelLimit": _limits(control(at.LEVEL_LIMIT)),
+        "destinations": _destinations(found, control(at.DESTINATIONS)),
     }
     return {name: arrays[name] for name in OWN}
 

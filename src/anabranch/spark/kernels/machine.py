@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from anabranch.matching.kernels.cache import kept
+from anabranch.matching.kernels.machine import kept
 
 #: Compiles a function that Python calls, and keeps it.
 entry_point = kept("spark", Path(__file__).parent.glob("*.py"))

@@ -1,6 +1,6 @@
 """Encoding of archive columns as rows of encoded events, as a broker would send them.
 
-Columns are described as in `described`. The attribute maps are written first, concatenated, so that
+Columns are described as in `pack`. The attribute maps are written first, concatenated, so that
 a filter can evaluate them; then the wanted rows are written around them. The output equals that of
 `model.encoding` for the same event, with attributes in the order of the columns. Rules:
 
@@ -13,18 +13,23 @@ a filter can evaluate them; then the wanted rows are written around them. The ou
 import numpy as np
 
 from anabranch.matching.kernels.machine import borrowed, bytes_at, get, kernel
-from anabranch.spark.kernels.described import DATA, KIND, NAME_FIRST, NAME_LENGTH, TEXT, WIDTH
-from anabranch.spark.kernels.described import is_there as _is_there
-from anabranch.spark.kernels.described import text_of as _text
-from anabranch.spark.kernels.described import word_of as _word
 from anabranch.spark.kernels.machine import entry_point, put_at
 from anabranch.spark.kernels.pack import (
-    _put_big_endian,
-    _put_bytes,
-    _put_integer,
-    _put_text,
-    _put_value,
+    DATA,
+    KIND,
+    NAME_FIRST,
+    NAME_LENGTH,
+    TEXT,
+    WIDTH,
+    put_big_endian,
+    put_bytes,
+    put_integer,
+    put_text,
+    put_value,
 )
+from anabranch.spark.kernels.pack import is_there as _is_there
+from anabranch.spark.kernels.pack import text_of as _text
+from anabranch.spark.kernels.pack import word_of as _word
 
 #: Columns that are always described; attributes follow.
 TICK, TIME, PUBLISHER, INCARNATION, SEQUENCE, STREAM, STAMP = 0, 1, 2, 3, 4, 5, 6
@@ -80,13 +85,13 @@ def restore_attributes(table, names, rows, out, stops):
             position += 1
         else:
             put_at(out, position, np.uint8(0xDE))
-            position = _put_big_endian(out, position + 1, entries, 2)
+            position = put_big_endian(out, position + 1, entries, 2)
         for number in range(FIRST_ATTRIBUTE, columns):
             column = number * WIDTH
             if _is_there(table, column, row):
                 first, length = get(table, column + NAME_FIRST), get(table, column + NAME_LENGTH)
-                position = _put_bytes(out, position, names, first, length)
-                position = _put_value(out, position, table, column, row)
+                position = put_bytes(out, position, names, first, length)
+                position = put_value(out, position, table, column, row)
         put_at(stops, row, position)
     return position
 
@@ -94,7 +99,7 @@ def restore_attributes(table, names, rows, out, stops):
 @kernel
 def _put_limit(out, position, table, column, row):
     if _is_there(table, column, row):
-        return _put_integer(out, position, _word(table, column, row))
+        return put_integer(out, position, _word(table, column, row))
     put_at(out, position, np.uint8(0xC0))
     return position + 1
 
@@ -106,7 +111,7 @@ def _put_destinations(out, position, table, row):
         put_at(out, position, np.uint8(0x90))
         return position + 1
     first, length = _text(table, column, row)
-    return _put_bytes(out, position, bytes_at(table, column + DATA), first, length)
+    return put_bytes(out, position, bytes_at(table, column + DATA), first, length)
 
 
 @kernel
@@ -115,21 +120,21 @@ def _put_header(out, position, table, row):
     put_at(out, position + 1, np.uint8(1))
     put_at(out, position + 2, np.uint8(0x95))
     put_at(out, position + 3, np.uint8(0x93))
-    position = _put_text(out, position + 4, table, PUBLISHER * WIDTH, row)
-    position = _put_integer(out, position, _word(table, INCARNATION * WIDTH, row))
-    position = _put_integer(out, position, _word(table, SEQUENCE * WIDTH, row))
-    position = _put_text(out, position, table, STREAM * WIDTH, row)
+    position = put_text(out, position + 4, table, PUBLISHER * WIDTH, row)
+    position = put_integer(out, position, _word(table, INCARNATION * WIDTH, row))
+    position = put_integer(out, position, _word(table, SEQUENCE * WIDTH, row))
+    position = put_text(out, position, table, STREAM * WIDTH, row)
     stamp = np.int64(0)
     if _is_there(table, STAMP * WIDTH, row):
         stamp = _word(table, STAMP * WIDTH, row)
-    position = _put_integer(out, position, stamp)
-    position = _put_bytes(out, position, _PERSISTENT, 0, np.int64(_PERSISTENT.shape[0]))
+    position = put_integer(out, position, stamp)
+    position = put_bytes(out, position, _PERSISTENT, 0, np.int64(_PERSISTENT.shape[0]))
     for number in range(TIME_LIMIT, LEVEL_LIMIT + 1):
         position = _put_limit(out, position, table, number * WIDTH, row)
-    position = _put_integer(out, position, _word(table, PRIORITY * WIDTH, row))
-    position = _put_text(out, position, table, CORRELATION * WIDTH, row)
+    position = put_integer(out, position, _word(table, PRIORITY * WIDTH, row))
+    position = put_text(out, position, table, CORRELATION * WIDTH, row)
     position = _put_destinations(out, position, table, row)
-    return _put_text(out, position, table, CONTENT_TYPE * WIDTH, row)
+    return put_text(out, position, table, CONTENT_TYPE * WIDTH, row)
 
 
 @kernel
@@ -140,10 +145,10 @@ def _put_payload(out, position, table, row):
         first, length = _text(table, column, row)
     rank = np.int64(0 if length <= 0xFF else 1 if length <= 0xFFFF else 2)
     put_at(out, position, np.uint8(0xC4 + rank))
-    position = _put_big_endian(out, position + 1, length, np.int64(1) << rank)
+    position = put_big_endian(out, position + 1, length, np.int64(1) << rank)
     if length == 0:
         return position
-    return _put_bytes(out, position, bytes_at(table, column + DATA), first, length)
+    return put_bytes(out, position, bytes_at(table, column + DATA), first, length)
 
 
 @kernel
@@ -163,7 +168,7 @@ def restore_rows(table, wanted, maps, stops, out):
         begin = position + _ROW_HEAD
         end = _put_header(out, begin, table, row)
         first = get(stops, row - 1) if row > 0 else np.int64(0)
-        end = _put_bytes(out, end, maps, first, get(stops, row) - first)
+        end = put_bytes(out, end, maps, first, get(stops, row) - first)
         end = _put_payload(out, end, table, row)
         _put_little_endian(out, position, _word(table, TICK * WIDTH, row), 8)
         _put_little_endian(out, position + 8, _word(table, TIME * WIDTH, row), 8)

@@ -1,8 +1,8 @@
-"""Parsing of encoded events into tables: the position and kind of each value.
+"""Encoded events to columns: parsing into tables, and from tables to Arrow buffers.
 
 One pass over the bytes (`model.encoding`) fills tables: numbers as they are, texts as their
 position in the bytes, in one word (`spot`): the first byte in the upper half, the length in the
-lower. Rules:
+lower. A column of a table is every `stride`-th word, starting at `column`. Rules:
 
 1. The kernel reads no byte outside of the rows and writes nothing outside of the tables, regardless
    of the input.
@@ -11,23 +11,52 @@ lower. Rules:
 3. A row in which a wanted name occurs twice is odd.
 4. Names are first looked up at their position in the previous row, so events of one shape cost one
    comparison per attribute. Names are compared by words: first their first eight bytes.
-5. Tables have one row per event, so that values that belong together are written together."""
+5. Tables have one row per event, so that values that belong together are written together.
+6. In Arrow buffers, validity is a bitmap whose bit 0 of byte 0 is the first row; it is passed in
+   zeroed. Texts are copied eight bytes at a time, so their buffer needs eight extra bytes.
+
+An archive has a column for each attribute and each kind in which it occurs, so it has to discover
+what occurs. Rows are unpacked with the known names and then examined again: a row whose map has
+more entries than were found has an unknown name.
+
+7. Control information is plain if it has all seven items, is `persistent`, like every event in a
+   log, and its numbers are in range; otherwise all rows are left to Python.
+8. A missing limit is -1. Destinations are the spot of their array including its head, or 0.
+"""
 
 import numpy as np
 
 from anabranch.matching.kernels.machine import (
+    bits_float,
     borrowed,
+    copy,
     get,
     half_of_bytes,
     inlined,
     kernel,
+    put,
     word_of_bytes,
 )
-from anabranch.matching.kernels.read_event import big_endian, text_at
+from anabranch.matching.kernels.message_pack import (
+    ABSENT,
+    FLOAT,
+    INTEGER,
+    NIL,
+    TEXT,
+    TRUTH,
+    after_usual_control,
+    after_value,
+    binary_at,
+    entries_at,
+    integer_at,
+    text_at,
+    value_at,
+)
 from anabranch.spark.kernels.machine import entry_point, put_at
 
-#: Kinds of values.
-ABSENT, TEXT, INTEGER, FLOAT, TRUTH = 0, 1, 2, 3, 4
+# -- rows ------------------------------------------------------------------------------------------
+
+
 #: Columns of the envelope table: numbers,
 TICK, TIME, INCARNATION, SEQUENCE, STAMP = 0, 1, 2, 3, 4
 #: spots of texts,
@@ -39,93 +68,12 @@ FIELDS = 10
 _HEAD = np.int64(20)
 _NONE = np.int64(-1)
 _LOW = np.int64(0xFFFF_FFFF)
-#: The usual control information, and the byte in it that may be any priority.
-_USUAL = bytes.fromhex("97aa") + b"persistent" + bytes.fromhex("c0c0c004a090")
-_USUAL_1 = np.int64(int.from_bytes(_USUAL[:8], "little", signed=True))
-_USUAL_2 = np.int64(int.from_bytes(_USUAL[8:15], "little"))
-_USUAL_3 = np.int64(int.from_bytes(_USUAL[16:], "little"))
-_USUAL_BYTES = np.int64(len(_USUAL))
-_ALL_BUT_PRIORITY = np.int64((1 << 56) - 1)
-
-
-# -- MessagePack -----------------------------------------------------------------------------------
 
 
 @inlined
 def spot(first, length):
     """A position in the bytes as one word."""
     return (first << 32) | length
-
-
-@inlined
-def integer_at(data, position, stop):
-    """(position after it, value) of an integer; -1 if there is none, or it exceeds 64 bits."""
-    if position >= stop:
-        return _NONE, np.int64(0)
-    mark = np.int64(get(data, position))
-    position += 1
-    if mark <= 0x7F:
-        return position, mark
-    if mark >= 0xE0:
-        return position, mark - 256
-    if mark < 0xCC or mark > 0xD3:
-        return _NONE, np.int64(0)
-    size = np.int64(1) << (mark & 3)
-    if size > stop - position:
-        return _NONE, np.int64(0)
-    value = big_endian(data, position, size, stop)
-    if mark == 0xCF and value < 0:
-        return _NONE, np.int64(0)
-    if mark >= 0xD0 and size < 8:
-        # Extend the sign.
-        shift = 64 - 8 * size
-        value = (value << shift) >> shift
-    return position + size, value
-
-
-@kernel
-def _behind(data, position, stop):
-    """The position after any value, including nested ones; -1 if it is truncated."""
-    items = np.int64(1)
-    while items > 0:
-        if position >= stop:
-            return _NONE
-        mark = np.int64(get(data, position))
-        position += 1
-        items -= 1
-        if mark <= 0x7F or mark >= 0xE0 or mark == 0xC0 or mark == 0xC2 or mark == 0xC3:
-            continue
-        if mark <= 0x8F:
-            items += 2 * (mark & 0x0F)
-        elif mark <= 0x9F:
-            items += mark & 0x0F
-        elif mark <= 0xBF:
-            position += mark & 0x1F
-        elif mark == 0xCA or mark == 0xCB:
-            position += np.int64(4) << (mark - 0xCA)
-        elif 0xCC <= mark <= 0xD3:
-            position += np.int64(1) << (mark & 3)
-        else:
-            size = np.int64(0)
-            if mark == 0xC4 or mark == 0xD9:
-                size = np.int64(1)
-            elif mark == 0xC5 or mark == 0xDA or mark == 0xDC or mark == 0xDE:
-                size = np.int64(2)
-            elif mark == 0xC6 or mark == 0xDB or mark == 0xDD or mark == 0xDF:
-                size = np.int64(4)
-            if size == 0 or size > stop - position:
-                return _NONE
-            length = big_endian(data, position, size, stop)
-            position += size
-            if mark >= 0xDE:
-                items += 2 * length
-            elif mark >= 0xDC:
-                items += length
-            else:
-                position += length
-        if position > stop or items > stop - position:
-            return _NONE
-    return position
 
 
 # -- envelope --------------------------------------------------------------------------------------
@@ -146,7 +94,7 @@ def _read_long_control(data, position, stop, fields, base):
             put_at(fields, base + CORRELATION, spot(first, length))
             position = first + length
         else:
-            position = _behind(data, position, stop)
+            position = after_value(data, position, stop)
             if position < 0:
                 return _NONE
     return position
@@ -156,13 +104,8 @@ def _read_long_control(data, position, stop, fields, base):
 def _read_control(data, position, stop, fields, base):
     """Like `_read_long_control`, with a fast path for the usual control information."""
     put_at(fields, base + CORRELATION, np.int64(0))
-    if stop - position >= 24 and word_of_bytes(data, position) == _USUAL_1:
-        second = word_of_bytes(data, position + 8)
-        third = word_of_bytes(data, position + 16) & 0xFFFF
-        priority = np.uint64(second) >> np.uint64(56)
-        if second & _ALL_BUT_PRIORITY == _USUAL_2 and third == _USUAL_3 and priority <= 0x7F:
-            return position + _USUAL_BYTES
-    return _read_long_control(data, position, stop, fields, base)
+    usual = after_usual_control(data, position, stop)
+    return usual if usual >= 0 else _read_long_control(data, position, stop, fields, base)
 
 
 @inlined
@@ -202,19 +145,9 @@ def _read_header(data, position, stop, fields, base):
 @inlined
 def _payload_ends(data, position, stop, fields, base):
     """Record the payload. Returns whether it ends exactly at `stop`."""
-    if position >= stop:
-        return False
-    mark = np.int64(get(data, position))
-    if mark < 0xC4 or mark > 0xC6:
-        return False
-    size = np.int64(1) << (mark - 0xC4)
-    position += 1
-    if size > stop - position:
-        return False
-    length = big_endian(data, position, size, stop)
-    position += size
-    put_at(fields, base + PAYLOAD, spot(position, length))
-    return length == stop - position
+    first, length = binary_at(data, position, stop)
+    put_at(fields, base + PAYLOAD, spot(first, length))
+    return length >= 0 and first + length == stop
 
 
 # -- attributes ------------------------------------------------------------------------------------
@@ -261,41 +194,6 @@ def _column_of(data, first, length, names, starts, heads, guess):
 
 
 @inlined
-def value_at(data, position, stop):
-    """(position after it, kind, bits or spot) of a value; position -1 if it is invalid."""
-    if position >= stop:
-        return _NONE, np.int64(ABSENT), np.int64(0)
-    mark = np.int64(get(data, position))
-    if mark & 0xE0 == 0xA0 or 0xD9 <= mark <= 0xDB:
-        first, length = text_at(data, position, stop)
-        if length < 0:
-            return _NONE, np.int64(ABSENT), np.int64(0)
-        return first + length, np.int64(TEXT), spot(first, length)
-    if mark == 0xCB:
-        if stop - position < 9:
-            return _NONE, np.int64(ABSENT), np.int64(0)
-        value = big_endian(data, position + 1, np.int64(8), stop)
-        return position + 9, np.int64(FLOAT), value
-    if mark == 0xC2 or mark == 0xC3:
-        return position + 1, np.int64(TRUTH), mark - 0xC2
-    position, value = integer_at(data, position, stop)
-    return position, np.int64(INTEGER), value
-
-
-@inlined
-def entries_at(data, position, stop):
-    """(position after it, entries) of the head of a map; -1 if it is not plain."""
-    if position >= stop:
-        return _NONE, np.int64(0)
-    mark = np.int64(get(data, position))
-    if mark & 0xF0 == 0x80:
-        return position + 1, mark & 0x0F
-    if mark == 0xDE and stop - position >= 3:
-        return position + 3, big_endian(data, position + 1, np.int64(2), stop)
-    return _NONE, np.int64(0)
-
-
-@inlined
 def _read_attributes(data, position, stop, names, starts, heads, kinds, bits, row):
     """Parse the attributes. Returns the position after them; -1 if they are not plain."""
     width = np.int64(heads.shape[0])
@@ -319,6 +217,8 @@ def _read_attributes(data, position, stop, names, starts, heads, kinds, bits, ro
         guess = column + 1 if column + 1 < width else np.int64(0)
         if get(kinds, base + column) != ABSENT:
             return _NONE
+        if kind == TEXT:
+            value = spot(value, position - value)
         put_at(kinds, base + column, np.uint8(kind))
         put_at(bits, base + column, value)
     return position
@@ -364,3 +264,265 @@ def unpack(data, rows, names, starts, heads, fields, kinds, bits):
             return False
         row += 1
     return row == rows
+
+
+# -- Arrow buffers ---------------------------------------------------------------------------------
+
+
+#: Bytes after the texts that may be overwritten.
+SLACK_BYTES = 8
+_SHORT = np.int64(64)
+
+
+@kernel
+def _mark(valid, row):
+    place = row >> 3
+    put_at(valid, place, np.uint8(get(valid, place) | (np.uint8(1) << np.uint8(row & 7))))
+
+
+@kernel
+def copy_text(data, first, length, out, place):
+    """Copy a text; up to eight bytes after it are overwritten, too."""
+    if length <= _SHORT and data.shape[0] - first >= length + 8:
+        i = np.int64(0)
+        while i < length:
+            put(out, place + i, word_of_bytes(data, first + i))
+            i += 8
+    else:
+        copy(data, first, out, place, length)
+
+
+@entry_point
+def place_texts(spots, stride, column, offsets):
+    """Compute the offsets of the texts of a column. Returns the end of the last one."""
+    spots, offsets = borrowed(spots), borrowed(offsets)
+    position = np.int64(0)
+    rows = np.int64(offsets.shape[0]) - 1
+    for row in range(rows):
+        put_at(offsets, row, np.int32(position))
+        position += get(spots, row * stride + column) & _LOW
+    put_at(offsets, rows, np.int32(position))
+    return position
+
+
+@entry_point
+def place_values(kinds, spots, stride, column, offsets, valid):
+    """Like `place_texts` where only some values are texts. Returns their number, and the end."""
+    kinds, spots = borrowed(kinds), borrowed(spots)
+    offsets, valid = borrowed(offsets), borrowed(valid)
+    position = np.int64(0)
+    found = np.int64(0)
+    rows = np.int64(offsets.shape[0]) - 1
+    for row in range(rows):
+        put_at(offsets, row, np.int32(position))
+        if get(kinds, row * stride + column) == TEXT:
+            position += get(spots, row * stride + column) & _LOW
+            found += 1
+            _mark(valid, row)
+    put_at(offsets, rows, np.int32(position))
+    return found, position
+
+
+@entry_point
+def gather(data, spots, stride, column, offsets, out):
+    data, spots, offsets, out = borrowed(data), borrowed(spots), borrowed(offsets), borrowed(out)
+    for row in range(np.int64(offsets.shape[0]) - 1):
+        place = np.int64(get(offsets, row))
+        length = np.int64(get(offsets, row + 1)) - place
+        if length > 0:
+            first = get(spots, row * stride + column) >> 32
+            copy_text(data, first, length, out, place)
+
+
+@entry_point
+def pick(table, stride, column, out):
+    table, out = borrowed(table), borrowed(out)
+    for row in range(np.int64(out.shape[0])):
+        put_at(out, row, get(table, row * stride + column))
+
+
+@entry_point
+def microseconds(table, stride, column, instead, out):
+    """Convert a column of nanoseconds to microseconds; where it is 0, use the column `instead`."""
+    table, out = borrowed(table), borrowed(out)
+    for row in range(np.int64(out.shape[0])):
+        stamp = get(table, row * stride + column)
+        if stamp == 0:
+            stamp = get(table, row * stride + instead)
+        put_at(out, row, stamp // 1_000)
+
+
+@entry_point
+def integers(kinds, bits, stride, column, out, valid):
+    kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
+    found = np.int64(0)
+    for row in range(np.int64(out.shape[0])):
+        place = row * stride + column
+        if get(kinds, place) == INTEGER:
+            put_at(out, row, get(bits, place))
+            found += 1
+            _mark(valid, row)
+        else:
+            put_at(out, row, np.int64(0))
+    return found
+
+
+@entry_point
+def floats(kinds, bits, stride, column, out, valid):
+    """The floats of a column, including integers. Returns their number."""
+    kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
+    found = np.int64(0)
+    for row in range(np.int64(out.shape[0])):
+        place = row * stride + column
+        kind = get(kinds, place)
+        value = 0.0
+        if kind == FLOAT:
+            value = bits_float(get(bits, place))
+        elif kind == INTEGER:
+            value = float(get(bits, place))
+        if kind == FLOAT or kind == INTEGER:
+            found += 1
+            _mark(valid, row)
+        put_at(out, row, value)
+    return found
+
+
+@entry_point
+def truths(kinds, bits, stride, column, rows, out, valid):
+    kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
+    found = np.int64(0)
+    for row in range(rows):
+        place = row * stride + column
+        if get(kinds, place) == TRUTH:
+            found += 1
+            _mark(valid, row)
+            if get(bits, place) != 0:
+                _mark(out, row)
+    return found
+
+
+# -- discovery of names and control information ----------------------------------------------------
+
+
+#: Columns of the control information table.
+EVENT_STREAM, PRIORITY, TIME_LIMIT, HOP_LIMIT, LEVEL_LIMIT, DESTINATIONS = 0, 1, 2, 3, 4, 5
+CONTROLS = 6
+
+_PERSISTENT_BYTES = 10
+
+
+@entry_point
+def find_kinds(data, fields, rows, kinds, width, masks):
+    """Record the kinds that occur in each column. Returns the first row with an unknown name, or
+    the number of rows."""
+    data, fields = borrowed(data), borrowed(fields)
+    kinds, masks = borrowed(kinds), borrowed(masks)
+    for row in range(rows):
+        place = get(fields, row * FIELDS + ATTRIBUTES)
+        first = place >> 32
+        _, entries = entries_at(data, first, first + (place & _LOW))
+        base = row * width
+        for column in range(width):
+            kind = np.int64(get(kinds, base + column))
+            if kind != ABSENT:
+                entries -= 1
+                put_at(masks, column, get(masks, column) | (np.int64(1) << kind))
+        if entries != 0:
+            return row
+    return rows
+
+
+@inlined
+def _limit_at(data, position, stop):
+    """(position after it, value) of a number, or -1 for nil; position -1 if it is neither."""
+    if position < 0 or position >= stop:
+        return _NONE, _NONE
+    if get(data, position) == NIL:
+        return position + 1, _NONE
+    position, value = integer_at(data, position, stop)
+    if value < 0:
+        return _NONE, _NONE
+    return position, value
+
+
+@kernel
+def _destinations_at(data, position, stop):
+    """The spot of an array of texts, 0 if it is empty; -1 if it is not an array of texts."""
+    if position < 0 or position >= stop:
+        return _NONE
+    mark = np.int64(get(data, position))
+    if mark == 0x90:
+        return np.int64(0)
+    if mark & 0xF0 != 0x90:
+        return _NONE
+    begin = position
+    position += 1
+    for _ in range(mark & 0x0F):
+        first, length = text_at(data, position, stop)
+        if length < 0:
+            return _NONE
+        position = first + length
+    return spot(begin, position - begin)
+
+
+@kernel
+def _read_limits(data, position, stop, controls, base):
+    """Parse control information into the table. Returns whether it is plain."""
+    if position >= stop or get(data, position) != 0x97:
+        return False
+    first, length = text_at(data, position + 1, stop)
+    # `transient` is one byte shorter, and no other word is allowed.
+    if length != _PERSISTENT_BYTES:
+        return False
+    position = first + length
+    for item in range(TIME_LIMIT, LEVEL_LIMIT + 1):
+        position, value = _limit_at(data, position, stop)
+        put_at(controls, base + item, value)
+    if position < 0:
+        return False
+    position, value = integer_at(data, position, stop)
+    put_at(controls, base + PRIORITY, value)
+    if position < 0 or value < 0 or value > 9:
+        return False
+    first, length = text_at(data, position, stop)
+    if length < 0:
+        return False
+    destinations = _destinations_at(data, first + length, stop)
+    put_at(controls, base + DESTINATIONS, destinations)
+    return destinations >= 0
+
+
+@entry_point
+def read_controls(data, fields, rows, controls):
+    """Fill the control information table. Returns whether all rows are plain."""
+    data, fields, controls = borrowed(data), borrowed(fields), borrowed(controls)
+    for row in range(rows):
+        publisher = get(fields, row * FIELDS + PUBLISHER)
+        stop = get(fields, row * FIELDS + ATTRIBUTES) >> 32
+        # Incarnation, sequence, stream and timestamp are valid, because the row is plain.
+        position, _ = integer_at(data, (publisher >> 32) + (publisher & _LOW), stop)
+        position, _ = integer_at(data, position, stop)
+        first, length = text_at(data, position, stop)
+        position, _ = integer_at(data, first + length, stop)
+        base = row * CONTROLS
+        put_at(controls, base + EVENT_STREAM, spot(first, length))
+        if not _read_limits(data, position, stop, controls, base):
+            return False
+    return True
+
+
+@entry_point
+def only_floats(kinds, bits, stride, column, out, valid):
+    """The floats of a column, without integers. Returns their number."""
+    kinds, bits, out, valid = borrowed(kinds), borrowed(bits), borrowed(out), borrowed(valid)
+    found = np.int64(0)
+    for row in range(np.int64(out.shape[0])):
+        place = row * stride + column
+        value = 0.0
+        if get(kinds, place) == FLOAT:
+            value = bits_float(get(bits, place))
+            found += 1
+            byte = row >> 3
+            put_at(valid, byte, np.uint8(get(valid, byte) | (np.uint8(1) << np.uint8(row & 7))))
+        put_at(out, row, value)
+    return found

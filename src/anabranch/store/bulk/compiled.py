@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from anabranch.matching.engine import Words
 from anabranch.matching.sieve import Sieve
-from anabranch.store.bulk.kernels import layout as at
-from anabranch.store.bulk.kernels.entries import walk
-from anabranch.store.bulk.kernels.rows import pack
+from anabranch.store.bulk import kernels as at
+from anabranch.store.bulk.kernels import pack, walk
 from anabranch.store.bulk.slices import (
     FRONT_BYTES,
     JUDGED_MAX,
@@ -72,7 +71,6 @@ class BulkReader:
         self._effort = Effort(judged_max)
 
     def read(self, pieces: Sequence[Piece], wanted: Wanted, sieve: Sieve | None) -> Slice:
-        """Read the next slice."""
         self._begin(wanted, sieve)
         tick, is_over = wanted.first, False
         for piece in pieces:

@@ -70,7 +70,6 @@ class Slice(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> memoryview:
-        """The rows alone."""
         return self.buffer[FRONT_BYTES:]
 
 
@@ -109,7 +108,6 @@ def judged(
 
 
 def is_match(tick: int, body: bytes, filter: Filter) -> bool:
-    """Return whether the event of a tick matches a filter."""
     return _is_match(tick, _envelope(tick, body), filter)
 
 
@@ -171,7 +169,6 @@ class Effort:
         self._yield_interpreter = yield_interpreter
 
     def spend(self) -> None:
-        """Count one evaluated record."""
         self.left -= 1
         if self.left % _YIELD_EVERY == 0:
             self._yield_interpreter()
@@ -256,13 +253,11 @@ class Slicer:
         return read_plainly(pieces, wanted, filter)
 
     def forget(self, session: int) -> None:
-        """Remove the filters of a closed session."""
         with self._lock:
             for key in [key for key in self._filters if key[0] == session]:
                 del self._filters[key]
 
     def __len__(self) -> int:
-        """The number of cached filters."""
         return len(self._filters)
 
     def _reader(self) -> "BulkReader":

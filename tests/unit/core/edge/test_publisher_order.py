@@ -196,7 +196,7 @@ def test_a_replay_stops_before_the_follower_and_asks_for_it_again() -> None:
     assert everything(rig, session) == [("b", 5), ("b", 6), ("b", 7)]
     rig.arrive(silent=[(9, 2000)], stream="b")
     for _ in range(600):
-        rig.arrive(datum(rig.edge._state.streams["b"].line.position + 1))
+        rig.arrive(datum(rig.edge._state.streams["b"].buffer.position + 1))
     rig.ack(session, {"b": 7})
     (replay,) = rig.asked(Replay, "b")
     assert replay.first == 8
@@ -226,7 +226,7 @@ def test_ticks_that_the_other_log_no_longer_has_are_passed() -> None:
     rig.arrive(5, stream="c")
     rig.arrive(silent=[(6, 1000)], stream="c")
     for _ in range(600):
-        rig.arrive(datum(rig.edge._state.streams["c"].line.position + 1), stream="c")
+        rig.arrive(datum(rig.edge._state.streams["c"].buffer.position + 1), stream="c")
     everything(rig, session)
     rig.arrive(follower(5, (("c", 1001),)))
     rig.ack(session, {"c": 5})

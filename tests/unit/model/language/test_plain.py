@@ -2,7 +2,8 @@
 
 import pytest
 
-from anabranch.model.language.parser import Parser, parse_plain
+from anabranch.model.language.parser import Parser
+from anabranch.model.language.plain import parse_plain
 from anabranch.model.limits import DEFAULT_LIMITS
 
 PLAIN = [

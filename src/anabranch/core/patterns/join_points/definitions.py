@@ -11,9 +11,9 @@ A client defines a pattern at the broker that it is connected to. Rules:
 3. A definition is answered when the join point is on disk and has started on the stream of this
    broker. So every event published there after the answer counts.
 4. A pattern that must exist is not created. Asking for it renews it.
-5. The number of pending requests is bounded, in total and per session (`why_too_many`); further
-   ones are refused and can be repeated. Parsed patterns that wait for other brokers are bounded by
-   their characters as well.
+5. The number of pending requests is bounded, in total and per session (`request_refusal`);
+   further ones are refused and can be repeated. Parsed patterns that wait for other brokers are
+   bounded by their characters as well.
 
 State: clients that wait for an answer. Safe to lose; clients repeat their requests.
 """
@@ -26,8 +26,8 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, SendClient, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import FairQueue
-from anabranch.core.patterns.join_points.records import ReadPattern
-from anabranch.core.patterns.join_points.registry import JoinPointState, Then, why_too_many
+from anabranch.core.patterns.join_points.records import ParsedPattern
+from anabranch.core.patterns.join_points.registry import JoinPointState, Then, request_refusal
 from anabranch.model.client_frames import (
     BUSY,
     DEPARTING,
@@ -85,7 +85,7 @@ class PatternDrops:
     2. A client asks its broker, which asks all others until each has answered. If no broker had the
        pattern, it is reported as unknown. After `DROP_WITHIN_S` the brokers that have not answered
        are reported. The number of pending requests is bounded, in total and per session
-       (`why_too_many`); further ones are refused and can be repeated.
+       (`request_refusal`); further ones are refused and can be repeated.
     3. A moving join point may be missed at both ends: the taker is asked before it arrives, the
        giver after it left. So if a broker had it before, all are asked once more, under a new
        number.
@@ -98,7 +98,7 @@ class PatternDrops:
     def __init__(self, state: JoinPointState) -> None:
         self._state = state
         # Numbers grow across restarts: answers to requests of an earlier run are ignored.
-        self._number = state.outlook.life
+        self._number = state.broker.life
         self._waiting: dict[int, _PendingDrop] = {}
         #: When each pattern expires.
         self._expiry = FairQueue()
@@ -106,25 +106,24 @@ class PatternDrops:
     # -- clients ----------------------------------------------------------------------------------
 
     def drop(self, now: float, session: int, frame: Drop) -> None:
-        """Handle a request to drop a pattern."""
         state = self._state
         own = sum(each.session == session for each in self._waiting.values())
-        if reason := why_too_many(len(self._waiting), own, state.limits):
-            state.out.append(SendClient(session, Refused(frame.request, reason, BUSY)))
+        if reason := request_refusal(len(self._waiting), own, state.limits):
+            state.emit(SendClient(session, Refused(frame.request, reason, BUSY)))
             return
         self._request_all(now, _PendingDrop(session, frame, now + DROP_WITHIN_S))
 
     def _request_all(self, now: float, waiting: _PendingDrop) -> None:
         self._number += 1
         self._waiting[self._number] = waiting
-        waiting.unanswered = {*self._state.others, self._state.outlook.name}
+        waiting.unanswered = {*self._state.others, self._state.broker.name}
         self._ask(now, self._number)
 
     def _ask(self, now: float, number: int) -> None:
         state, waiting = self._state, self._waiting[number]
         waiting.again_at = now + state.options.pattern_again_s
         question = DropPoint(number, waiting.pattern)
-        state.out += [CarryTo(edge, question) for edge in sorted(waiting.unanswered)]
+        state.emit(*[CarryTo(edge, question) for edge in sorted(waiting.unanswered)])
 
     def dropped(self, now: float, source: str, content: PointDropped) -> None:
         """Handle the answer of a broker: whether it has, or had, the pattern."""
@@ -145,20 +144,19 @@ class PatternDrops:
         if not waiting.was_there:
             reason = f"no broker has a pattern {waiting.pattern!r}"
             answer = Refused(waiting.request, reason[:1000], UNKNOWN)
-        self._state.out.append(SendClient(waiting.session, answer))
+        self._state.emit(SendClient(waiting.session, answer))
 
     def _give_up(self, number: int) -> None:
         waiting = self._waiting.pop(number)
-        silent = ", ".join(map(repr, sorted(waiting.unanswered)))
+        unanswered = ", ".join(map(repr, sorted(waiting.unanswered)))
         reason = (
-            f"no answer from {silent}, which may have pattern {waiting.pattern!r}, or may have"
+            f"no answer from {unanswered}, which may have pattern {waiting.pattern!r}, or may have"
             " dropped it; drop it again"
         )
         answer = Refused(waiting.request, reason[:1000], BUSY)
-        self._state.out.append(SendClient(waiting.session, answer))
+        self._state.emit(SendClient(waiting.session, answer))
 
     def client_left(self, session: int) -> None:
-        """DeleteThrough the requests of a closed session."""
         self._waiting = {n: each for n, each in self._waiting.items() if each.session != session}
 
     # -- join points ------------------------------------------------------------------------------
@@ -170,29 +168,27 @@ class PatternDrops:
         is_gone = content.pattern in state.gone
         answer = PointDropped(content.request, content.pattern, record is not None, is_gone)
         if record is None:
-            state.out.append(CarryTo(source, answer))
+            state.emit(CarryTo(source, answer))
         elif not record.goes_to:
-            self._end(now, record, lambda _: state.out.append(CarryTo(source, answer)))
+            self._end(now, record, lambda _: state.emit(CarryTo(source, answer)))
 
     def _end(self, now: float, record: PointRecord, then: Then) -> None:
         """Mark a pattern as over; `then` is called when that is on disk (rule 1)."""
         state = self._state
-        self.forgotten(record.id)
+        self.forget(record.id)
         is_new = not record.is_over
         state.save(replace(record, is_over=True), then)
         point = state.points.get(record.id)
         if point is not None and is_new:
-            state.out += point.end(now)
+            state.emit(*point.end(now))
 
     # -- expiry -----------------------------------------------------------------------------------
 
-    def lasts_from(self, now: float, record: PointRecord) -> None:
-        """Renew a pattern."""
+    def renew(self, now: float, record: PointRecord) -> None:
         if record.lasts_s and not record.is_over:
-            self._expiry.wants(record.id, now + record.lasts_s)
+            self._expiry.schedule(record.id, now + record.lasts_s)
 
-    def forgotten(self, pattern_id: str) -> None:
-        """DeleteThrough a pattern that is no longer here."""
+    def forget(self, pattern_id: str) -> None:
         self._expiry.remove(pattern_id)
 
     def keep(self, now: float, content: KeepPoints) -> None:
@@ -200,7 +196,7 @@ class PatternDrops:
         for pattern_id in content.patterns:
             record = self._state.record(pattern_id)
             if record is not None:
-                self.lasts_from(now, record)
+                self.renew(now, record)
 
     def keep_everywhere(self, now: float, frame: Keep) -> None:
         """Renew patterns here and at all other brokers."""
@@ -208,7 +204,7 @@ class PatternDrops:
         keep = KeepPoints(frame.patterns)
         self.keep(now, keep)
         if any(state.record(each) is None for each in frame.patterns):
-            state.out += [CarryTo(edge, keep) for edge in state.others]
+            state.emit(*[CarryTo(edge, keep) for edge in state.others])
 
     # -- time -------------------------------------------------------------------------------------
 
@@ -219,18 +215,17 @@ class PatternDrops:
                 self._give_up(number)
             elif waiting.again_at <= now:
                 self._ask(now, number)
-        while (pattern_id := self._expiry.take(now)) is not None:
+        while (pattern_id := self._expiry.pop(now)) is not None:
             record = self._state.record(pattern_id)
             if record is not None and record.goes_to:
                 # The taker renews it; if the move fails, it expires here.
-                self._expiry.wants(pattern_id, now + self._state.options.pattern_again_s)
+                self._expiry.schedule(pattern_id, now + self._state.options.pattern_again_s)
             elif record is not None:
                 text = f"pattern {pattern_id!r} expired: no client renewed it"
-                self._state.out.append(Note("info", text))
+                self._state.emit(Note("info", text))
                 self._end(now, record, lambda _: None)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._waiting.values()]
         return earliest(self._expiry.next_at(), *times)
 
@@ -245,12 +240,12 @@ class SearchResult(NamedTuple):
     """The result of a search."""
 
     #: The broker that has it; "" if none has.
-    place: str = ""
+    broker: str = ""
     text: str = ""
     #: Whether a broker had it.
     was_there: bool = False
     #: Brokers that have not answered, if that is why nothing was found.
-    silent: tuple[str, ...] = ()
+    unanswered: tuple[str, ...] = ()
 
 
 Continue = Callable[[float, SearchResult], None]
@@ -305,14 +300,13 @@ class PatternSearch:
     def __init__(self, state: JoinPointState) -> None:
         self._state = state
         # Numbers grow across restarts: answers to requests of an earlier run are ignored.
-        self._number = state.outlook.life
+        self._number = state.broker.life
         self._searches: dict[int, _Search] = {}
 
     def sessions(self) -> list[int]:
-        """The session of each search."""
         return [each.session for each in self._searches.values()]
 
-    def is_held(self, characters: int) -> bool:
+    def exceeds_memory(self, characters: int) -> bool:
         """Whether pending searches hold too much text for another pattern of this length."""
         held = sum(each.characters for each in self._searches.values())
         return held > 0 and held + characters > READ_AHEAD_CHARACTERS_MAX
@@ -334,7 +328,6 @@ class PatternSearch:
         self._begin(now, search)
 
     def new_number(self) -> int:
-        """Allocate a request number."""
         self._number += 1
         return self._number
 
@@ -348,7 +341,7 @@ class PatternSearch:
         search = self._searches[number]
         search.again_at = now + self._state.options.pattern_again_s
         question = FindPoint(number, search.pattern, search.is_claim)
-        self._state.out += [CarryTo(edge, question) for edge in sorted(search.unanswered)]
+        self._state.emit(*[CarryTo(edge, question) for edge in sorted(search.unanswered)])
         if not search.unanswered:
             self._end(now, number, SearchResult(was_there=search.was_there))
 
@@ -356,7 +349,6 @@ class PatternSearch:
         self._searches.pop(number).then(now, result)
 
     def client_left(self, session: int) -> None:
-        """DeleteThrough the searches of a closed session."""
         searches = self._searches.items()
         self._searches = {number: each for number, each in searches if each.session != session}
 
@@ -367,7 +359,7 @@ class PatternSearch:
         answer = self._known(content.pattern)
         if answer == "no" and content.is_claim:
             rivals = self._claims(content.pattern)
-            if rivals and self._state.outlook.name < source:
+            if rivals and self._state.broker.name < source:
                 answer = "coming"
             else:
                 for number in rivals:
@@ -375,7 +367,7 @@ class PatternSearch:
         record = self._state.record(content.pattern)
         text = record.text if record is not None and answer == "here" else ""
         result = PointFound(content.request, content.pattern, answer, text)
-        self._state.out.append(CarryTo(source, result))
+        self._state.emit(CarryTo(source, result))
 
     def _claims(self, pattern_id: str) -> list[int]:
         """Searches of this broker for a pattern that it is going to create."""
@@ -392,7 +384,6 @@ class PatternSearch:
         return "here" if record.goes_to or state.has_begun(pattern_id) else "coming"
 
     def answered(self, now: float, source: str, content: PointFound) -> None:
-        """Handle the answer of another broker."""
         search = self._searches.get(content.request)
         if search is None or search.pattern != content.pattern or content.answer == "coming":
             return
@@ -410,13 +401,14 @@ class PatternSearch:
         """Repeat requests, or give up."""
         for number, search in list(self._searches.items()):
             if search.until <= now:
-                silent = tuple(sorted(search.unanswered))
-                self._end(now, number, SearchResult(was_there=search.was_there, silent=silent))
+                unanswered = tuple(sorted(search.unanswered))
+                self._end(
+                    now, number, SearchResult(was_there=search.was_there, unanswered=unanswered)
+                )
             elif search.again_at <= now:
                 self._ask(now, number)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [min(each.again_at, each.until) for each in self._searches.values()]
         return min(times, default=None)
 
@@ -433,7 +425,7 @@ class _Definition(NamedTuple):
     frame: Define
     record: PointRecord
     #: None if it must exist: then it is not created.
-    pattern: ReadPattern | None
+    pattern: ParsedPattern | None
 
 
 class PatternDefinitions:
@@ -444,7 +436,7 @@ class PatternDefinitions:
         state: JoinPointState,
         drops: PatternDrops,
         search: PatternSearch,
-        begin: Callable[[float, PointRecord, ReadPattern], None],
+        begin: Callable[[float, PointRecord, ParsedPattern], None],
     ) -> None:
         """`begin` creates a join point."""
         self._state = state
@@ -455,6 +447,10 @@ class PatternDefinitions:
         self.is_departing = False
         #: Id → (session, request) of clients that wait for it to start.
         self._waiting: dict[str, list[tuple[int, int]]] = {}
+
+    def depart(self) -> None:
+        """Refuse new patterns from now on."""
+        self.is_departing = True
 
     def define(
         self, now: float, session: int, client: str, frame: Define, version: Version
@@ -467,13 +463,13 @@ class PatternDefinitions:
             frame.text,
             frame.placement,
             frame.lasts_s,
-            state.outlook.name,
+            state.broker.name,
             version,
             client=client,
         )
         if frame.is_new and frame.must_exist:
             self._refuse(session, frame, _CONTRADICTION)
-        elif reason := self._why_too_many(session):
+        elif reason := self._request_refusal(session):
             self._refuse(session, frame, reason, BUSY)
         elif state.record(record.id) is not None:
             self._answer_local(now, session, frame)
@@ -483,16 +479,16 @@ class PatternDefinitions:
             return
         elif frame.is_new and record.id not in state.gone:
             self._create(now, session, _Definition(frame, record, pattern))
-        elif self._search.is_held(len(pattern.text)):
+        elif self._search.exceeds_memory(len(pattern.text)):
             reason = "too many long patterns wait for other brokers; try again later"
             self._refuse(session, frame, reason, BUSY)
         else:
             self._find(now, session, _Definition(frame, record, pattern), is_again=False)
 
-    def _why_too_many(self, session: int) -> str:
+    def _request_refusal(self, session: int) -> str:
         sessions = [each for waiting in self._waiting.values() for each, _ in waiting]
         sessions += self._search.sessions()
-        return why_too_many(len(sessions), sessions.count(session), self._state.limits)
+        return request_refusal(len(sessions), sessions.count(session), self._state.limits)
 
     def _find(self, now: float, session: int, definition: _Definition, *, is_again: bool) -> None:
         pattern = definition.pattern
@@ -521,11 +517,11 @@ class PatternDefinitions:
         state, was_there = self._state, result.was_there or record.id in self._state.gone
         if state.record(record.id) is not None:
             self._answer_local(now, session, frame)
-        elif result.place:
+        elif result.broker:
             self._answer_remote(session, frame, result)
-        elif result.silent:
-            silent = ", ".join(map(repr, result.silent))
-            reason = f"no answer from {silent}, which may have a pattern {record.id!r}"
+        elif result.unanswered:
+            unanswered = ", ".join(map(repr, result.unanswered))
+            reason = f"no answer from {unanswered}, which may have a pattern {record.id!r}"
             self._refuse(session, frame, f"{reason}; try again when all brokers are up", BUSY)
         elif was_there and not is_again:
             # It may have been moving; search once more.
@@ -538,7 +534,7 @@ class PatternDefinitions:
         else:
             self._create(now, session, definition)
 
-    def _read(self, session: int, frame: Define, record: PointRecord) -> ReadPattern | None:
+    def _read(self, session: int, frame: Define, record: PointRecord) -> ParsedPattern | None:
         """Parse a pattern; None if it cannot be detected, after the refusal is sent (rule 1)."""
         read = self._over_quota(record) or self._state.read(record)
         if isinstance(read, str):
@@ -557,7 +553,7 @@ class PatternDefinitions:
         """Create a join point. The only way to a new record: only parsed patterns are stored."""
         frame, record, pattern = definition
         assert pattern is not None, record.id
-        if reason := self._over_quota(record) or self._state.no_room(record, pattern):
+        if reason := self._over_quota(record) or self._state.capacity_refusal(record, pattern):
             self._refuse(session, frame, reason)
             return
         if self.is_departing:
@@ -579,20 +575,20 @@ class PatternDefinitions:
         else:
             self._drops.keep(now, KeepPoints([frame.pattern]))
             self._wait(session, frame)
-            self.look()
+            self.answer_started()
 
     def _answer_remote(self, session: int, frame: Define, result: SearchResult) -> None:
         if result.text == frame.text:
-            self._state.out.append(CarryTo(result.place, KeepPoints([frame.pattern])))
+            self._state.emit(CarryTo(result.broker, KeepPoints([frame.pattern])))
             self._answer(session, Defined(frame.request))
         else:
-            reason = f"there is another pattern {frame.pattern!r} at {result.place!r}"
+            reason = f"there is another pattern {frame.pattern!r} at {result.broker!r}"
             self._refuse(session, frame, f"{reason}; use another id")
 
     # -- answers ----------------------------------------------------------------------------------
 
     def _answer(self, session: int, answer: Defined | Refused) -> None:
-        self._state.out.append(SendClient(session, answer))
+        self._state.emit(SendClient(session, answer))
 
     def _refuse(self, session: int, frame: Define, reason: str, code: str = "") -> None:
         self._answer(session, Refused(frame.request, reason[:1000], code))
@@ -600,7 +596,7 @@ class PatternDefinitions:
     def _wait(self, session: int, frame: Define) -> None:
         self._waiting.setdefault(frame.pattern, []).append((session, frame.request))
 
-    def look(self) -> None:
+    def answer_started(self) -> None:
         """Answer clients whose patterns have started (rule 3)."""
         state = self._state
         for pattern_id in [*self._waiting]:
@@ -614,7 +610,6 @@ class PatternDefinitions:
                     self._answer(session, Defined(request))
 
     def client_left(self, session: int) -> None:
-        """DeleteThrough the requests of a closed session."""
         for pattern_id, waiting in list(self._waiting.items()):
             rest = [each for each in waiting if each[0] != session]
             if rest:

@@ -101,6 +101,12 @@ class DetectionCounters:
         self.overflows += other.overflows
         self.withheld += other.withheld
 
+    def count_withheld(self) -> None:
+        self.withheld += 1
+
+    def count_reported(self) -> None:
+        self.reported += 1
+
     def count(self, stream: str) -> None:
         self.events += 1
         self.by_stream[stream] = self.by_stream.get(stream, 0) + 1
@@ -123,7 +129,7 @@ class PatternDetection:
         #: Digest of a match in a log → when it was final.
         self.reports: dict[str, int] = {}
         #: Stream → time of its last event.
-        self.last_ns: dict[str, int] = {}
+        self.last_event_ns: dict[str, int] = {}
         #: Text to log → (count, first place).
         self._notes: dict[str, tuple[int, str]] = {}
         self._lines: dict[str, int] = {}
@@ -142,9 +148,9 @@ class PatternDetection:
         return self._detector.decided_ns
 
     @property
-    def is_behind(self) -> bool:
-        """Whether decisions are pending; `go_on` continues in the next step."""
-        return self._detector.is_behind
+    def has_pending_decisions(self) -> bool:
+        """Whether decisions are pending; `continue_decisions` continues in the next step."""
+        return self._detector.has_pending_decisions
 
     @property
     def retention_ns(self) -> int:
@@ -156,9 +162,9 @@ class PatternDetection:
         is_crowded = len(self.reports) >= self._limits.pattern_pending_max
         return is_crowded or not self._detector.has_room_for(time_ns)
 
-    def far_is(self, time_ns: int) -> None:
+    def set_far(self, time_ns: int) -> None:
         """Events after this time are far ahead of most, and may use only half of the room."""
-        self._detector.far_ns = time_ns
+        self._detector.set_far(time_ns)
 
     @property
     def is_waiting(self) -> bool:
@@ -189,7 +195,7 @@ class PatternDetection:
         if is_old or not envelope.control.is_kept:
             return []
         self.counters.count(delivered.stream)
-        self.last_ns[delivered.stream] = delivered.time_ns
+        self.last_event_ns[delivered.stream] = delivered.time_ns
         event = PlacedEvent(
             delivered.stream, delivered.tick, delivered.time_ns, attributes, delivered.body
         )
@@ -209,9 +215,9 @@ class PatternDetection:
     def advance(self, watermark_ns: int) -> list[Match]:
         """Move the watermark; returns new matches that are final now."""
         self._watermark_ns = max(self._watermark_ns, watermark_ns)
-        return self.go_on()
+        return self.continue_decisions()
 
-    def go_on(self) -> list[Match]:
+    def continue_decisions(self) -> list[Match]:
         """Decide what is due, as far as this step allows; returns new matches."""
         detector, lateness_ns = self._detector, self._scheme.pattern.lateness_ns
         watermark_ns, since_ns = self._watermark_ns, self._since_ns
@@ -228,7 +234,7 @@ class PatternDetection:
         """The latest time at which a match is final."""
         return match.last.time_ns + self._scheme.final_ns
 
-    def let_go(self, reported_ns: int) -> None:
+    def release(self, reported_ns: int) -> None:
         """Release events: everything before this time is confirmed in the log (rule 3)."""
         self.reports = {each: at for each, at in self.reports.items() if at >= reported_ns}
         self.unacked.forget(reported_ns)
@@ -252,12 +258,10 @@ class PatternDetection:
         count, first = self._notes.get(what, (0, f"tick {tick} of {stream!r}"))
         self._notes[what] = (count + 1, first)
 
-    def say(self, line: str) -> None:
-        """Log a line."""
+    def log(self, line: str) -> None:
         self._lines[line] = self._lines.get(line, 0) + 1
 
     def take_notes(self) -> list[str]:
-        """Take all pending log lines."""
         lines = [
             line if count == 1 else f"{line} ({count:,} times)"
             for line, count in self._lines.items()
@@ -271,7 +275,7 @@ class PatternDetection:
 
 
 #: A stream that has not advanced for this many head intervals counts as stalled.
-STILL = 10
+STALLED_INTERVALS = 10
 #: Clock difference, in addition to a window, beyond which an event is far ahead.
 _AHEAD_NS = 60 * 10**9
 
@@ -285,9 +289,9 @@ class DetectionBounds:
     would be worse than continuing without a few streams. Rules:
 
     1. No stream is given up while there is room.
-    2. Stalled streams are given up first: those whose time has not advanced for `STILL` head
-       intervals. Streams without matching events count as little. A stream that is behind by less
-       than that time is not given up.
+    2. Stalled streams are given up first: those whose time has not advanced for `STALLED_INTERVALS`
+       head intervals. Streams without matching events count as little. A stream that is behind by
+       less than that time is not given up.
     3. Of the streams that advance and have matching events, the join point keeps waiting for at
        least half: a clock that is far ahead does not make all others late.
     4. A stream that is being replayed, after a start or a move, is waited for while it advances.
@@ -303,14 +307,14 @@ class DetectionBounds:
     """
 
     def __init__(self, head_every_s: float) -> None:
-        self._still_s = STILL * head_every_s
+        self._stalled_after_s = STALLED_INTERVALS * head_every_s
         #: Stream → (its time, since when).
         self._times: dict[str, tuple[int, float]] = {}
         #: Stream → (number of events, when the last one was seen).
         self._events: dict[str, tuple[int, float]] = {}
         self.given_up: set[str] = set()
 
-    def seen(self, now: float, times: Mapping[str, int], events: Mapping[str, int]) -> None:
+    def record_times(self, now: float, times: Mapping[str, int], events: Mapping[str, int]) -> None:
         """Record the times of streams and their numbers of events (rule 5)."""
         for stream, time_ns in times.items():
             if self._times.get(stream, (None, 0.0))[0] != time_ns:
@@ -333,12 +337,12 @@ class DetectionBounds:
         self, now: float, times: Mapping[str, int], replayed: Iterable[str], window_ns: int
     ) -> list[str]:
         """Stop waiting for some streams, because there is no room. Returns the new ones."""
-        kept = [times[each] for each in replayed if each in times and self._advances(now, each)]
+        lowest = [times[each] for each in replayed if each in times and self._advances(now, each)]
         middle_ns = self._middle_ns(now, times, int(now * 1e9) + window_ns + _AHEAD_NS)
         if middle_ns is not None:
-            kept.append(middle_ns)
+            lowest.append(middle_ns)
         # A stream about as far as the others is waited for: giving it up would gain nothing.
-        least_ns = min(kept, default=INT_MIN) - int(self._still_s * 1e9)
+        least_ns = min(lowest, default=INT_MIN) - int(self._stalled_after_s * 1e9)
         found = [each for each, time_ns in times.items() if time_ns < least_ns]
         fresh = [each for each in found if each not in self.given_up]
         self.given_up |= set(fresh)
@@ -358,10 +362,12 @@ class DetectionBounds:
         return _lower_middle([near[each] for each in busy or moving or near])
 
     def _advances(self, now: float, stream: str) -> bool:
-        return now - self._times.get(stream, (0, now))[1] < self._still_s
+        return now - self._times.get(stream, (0, now))[1] < self._stalled_after_s
 
     def _has_events(self, now: float, stream: str) -> bool:
-        return now - self._events.get(stream, (0, -self._still_s))[1] < self._still_s
+        return (
+            now - self._events.get(stream, (0, -self._stalled_after_s))[1] < self._stalled_after_s
+        )
 
 
 def _lower_middle(times: list[int]) -> int | None:
@@ -376,48 +382,48 @@ class DetectionClock:
     stream never decreases. The watermark is the minimum, without the streams given up because there
     is no more room (`DetectionBounds`).
 
-    The broker's view of a stream is valid when all delivered events have been processed, as at a
-    look. Between two looks, while events are being processed, the time of a stream is that of the
-    look, or of its last event. If there is no room because the time of a stream is unknown, events
-    wait for the next look.
+    The broker's view of a stream is valid when all delivered events have been processed, as at an
+    update. Between two updates, while events are being processed, the time of a stream is that of
+    the last update, or of its last event. If there is no room because the time of a stream is
+    unknown, events wait for the next update.
 
-    State: times of streams at the last look, and that of `DetectionBounds`. Safe to lose.
+    State: times of streams at the last update, and that of `DetectionBounds`. Safe to lose.
     """
 
     def __init__(
         self,
         subscription: str,
-        outlook: BrokerQueries,
+        broker: BrokerQueries,
         detection: PatternDetection,
         options: Options,
     ) -> None:
         self._subscription = subscription
-        self._outlook = outlook
+        self._broker = broker
         self._detection = detection
         self._options = options
         self._bounds = DetectionBounds(options.head_every_s)
-        #: Times of streams at the last look.
-        self._times_at_look: dict[str, int] = {}
+        #: Times of streams at the last update.
+        self._times_at_update: dict[str, int] = {}
         #: There was no room; do not try to make room before this time.
-        self._crowded_until = 0.0
+        self._full_until = 0.0
         #: Since when there is no room because the time of a stream is unknown.
         self._waiting_since: float | None = None
 
-    def look(self, now: float, coming: Container[str]) -> list[Match]:
-        """Update the times of streams, except those with queued events (`coming`); returns matches
+    def update(self, now: float, queued: Container[str]) -> list[Match]:
+        """Update the times of streams, except those with queued events (`queued`); returns matches
         that are final now."""
-        reach, detection = self._outlook.reach(self._subscription), self._detection
-        self._times_at_look = {
-            stream: (reach[stream][1] or INT_MIN)
-            if stream in detection.starts and stream in reach and stream not in coming
+        progress, detection = self._broker.progress(self._subscription), self._detection
+        self._times_at_update = {
+            stream: (progress[stream][1] or INT_MIN)
+            if stream in detection.starts and stream in progress and stream not in queued
             else INT_MIN
-            for stream in self._outlook.streams
+            for stream in self._broker.streams
         }
-        self._crowded_until = now
+        self._full_until = now
         times = self._times()
-        self._bounds.seen(now, times, detection.counters.by_stream)
-        live = {each: at for each, at in self._times_at_look.items() if at != INT_MIN}
-        detection.far_is(self._bounds.far_ns(now, live, detection.retention_ns))
+        self._bounds.record_times(now, times, detection.counters.by_stream)
+        live = {each: at for each, at in self._times_at_update.items() if at != INT_MIN}
+        detection.set_far(self._bounds.far_ns(now, live, detection.retention_ns))
         return self._advance(times)
 
     def may_wait(self, now: float) -> bool:
@@ -429,13 +435,14 @@ class DetectionClock:
             return False
         if self._waiting_since is None:
             self._waiting_since = now
-        return now - self._waiting_since < STILL * self._options.head_every_s
+        return now - self._waiting_since < STALLED_INTERVALS * self._options.head_every_s
 
     def _times(self) -> dict[str, int]:
         """Stream → time before which no further event will arrive; `INT_MIN` if unknown."""
-        last_ns = self._detection.last_ns
+        last_event_ns = self._detection.last_event_ns
         return {
-            each: max(at, last_ns.get(each, INT_MIN)) for each, at in self._times_at_look.items()
+            each: max(at, last_event_ns.get(each, INT_MIN))
+            for each, at in self._times_at_update.items()
         }
 
     def _advance(self, times: Mapping[str, int]) -> list[Match]:
@@ -446,17 +453,17 @@ class DetectionClock:
         """Make room for an event of this time: move the watermark, and if that is not enough, give
         up the streams that hold it back. Returns matches that are final then."""
         detection = self._detection
-        if now < self._crowded_until:
+        if now < self._full_until:
             return []
         times = self._times()
         found = self._advance(times)
         if detection.is_full_for(time_ns):
-            self._bounds.seen(now, times, detection.counters.by_stream)
-            replayed = [each for each, at in self._times_at_look.items() if at == INT_MIN]
+            self._bounds.record_times(now, times, detection.counters.by_stream)
+            replayed = [each for each, at in self._times_at_update.items() if at == INT_MIN]
             for stream in self._bounds.give_up(now, times, replayed, detection.retention_ns):
                 text = "there is no more room; its events from before will be late"
-                detection.say(f"{stream!r} is not waited for any longer: {text}")
+                detection.log(f"{stream!r} is not waited for any longer: {text}")
             found += self._advance(times)
         if detection.is_full_for(time_ns):
-            self._crowded_until = now + self._options.pattern_look_s
+            self._full_until = now + self._options.pattern_look_s
         return found

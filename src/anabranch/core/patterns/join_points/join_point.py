@@ -16,12 +16,13 @@ stores almost nothing itself. Rules:
    like events, and nothing is published before all of them up to the restart have arrived.
 4. Nothing is published before this broker's origin has the interest, as it was at the definition,
    of the edge where the pattern was defined: subscribers there receive every match. Routing need
-   not send an origin the interest of others; the join point waits at most `TOLD_WITHIN_S` for it.
-5. While it cannot publish, it accepts no more events once `HELD_MAX` matches wait. A join point
-   that is about to move publishes nothing more: its successor finds the same matches.
+   not send an origin the interest of others; the join point waits at most `INTEREST_WITHIN_S` for
+   it.
+5. While it cannot publish, it accepts no more events once `UNPUBLISHED_MAX` matches wait. A join
+   point that is about to move publishes nothing more: its successor finds the same matches.
 6. A step does as much work as the broker's `Pace` allows: events wait in a queue for their turn,
    and so do due decisions and matches. Time stands still while events wait, and none of these is
-   acknowledged. Once `COMING_MAX` wait it accepts no more.
+   acknowledged. Once `QUEUED_MAX` wait it accepts no more.
 7. Withheld ticks are counted and logged. They do not stop detection.
 
 State: the record (`records`); everything else is rebuilt (`detection`).
@@ -53,7 +54,7 @@ from anabranch.core.patterns.join_points.detection import (
 )
 from anabranch.core.patterns.join_points.records import (
     BrokerQueries,
-    ReadPattern,
+    ParsedPattern,
     name_of,
 )
 from anabranch.core.patterns.plan import StepAllowance
@@ -107,7 +108,6 @@ class TokenBucket:
         return now if self._level >= 1.0 else now + (1.0 - self._level) / self._per_s
 
     def take(self) -> None:
-        """Use one token."""
         self._level -= 1.0
 
     def is_full(self, now: float) -> bool:
@@ -160,11 +160,11 @@ class Pace:
 
 
 #: Matches that may wait to be published; beyond that no more events are accepted.
-HELD_MAX = 4_096
+UNPUBLISHED_MAX = 4_096
 #: Events that may wait for their turn; beyond that no more are accepted.
-COMING_MAX = 1_024
+QUEUED_MAX = 1_024
 #: How long to wait for an origin to receive an edge's interest.
-TOLD_WITHIN_S = 10.0
+INTEREST_WITHIN_S = 10.0
 #: Subscription numbers per activation.
 _NUMBERS = 1 << 20
 #: Not a limit: the detector bounds kept events, and reports those for which it has no room.
@@ -177,9 +177,9 @@ class JoinPoint:
     def __init__(  # noqa: PLR0917 - called in one place
         self,
         record: PointRecord,
-        pattern: ReadPattern,
+        pattern: ParsedPattern,
         session: int,
-        outlook: BrokerQueries,
+        broker: BrokerQueries,
         options: Options,
         limits: Limits,
         pace: Pace,
@@ -190,18 +190,18 @@ class JoinPoint:
         self.pattern = pattern
         self.scheme = scheme = pattern.scheme
         #: About to move: its successor reports all further matches.
-        self.is_going = False
+        self.is_moving = False
         #: Why it cannot continue and must be restarted; "" if it can.
         self.failure = ""
         self._name = name_of(record.id)
         self.filter = pattern.subscribed
-        self._outlook = outlook
+        self._broker = broker
         self._options = options
         self._limits = limits
         self._client = ClientSession(self._name, incarnation=record.incarnation, limits=limits)
         self._pace = pace
         self._detection = PatternDetection(record, scheme, limits, pace.allowance, room)
-        self._clock = DetectionClock(self._name, outlook, self._detection, options)
+        self._clock = DetectionClock(self._name, broker, self._detection, options)
         #: Events that wait for their turn.
         self._queue: deque[EventDelivered] = deque()
         self._queue_bytes = 0
@@ -218,10 +218,10 @@ class JoinPoint:
         self._is_changed = False
         self._interest_deadline = 0.0
         self._now = 0.0
-        self._look_at = 0.0
+        self._update_at = 0.0
         self._save_at = 0.0
         self._rate = TokenBucket(0.0, options.pattern_matches_per_s)
-        self._out: list[PartRequest] = []
+        self._effects: list[PartRequest] = []
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -241,15 +241,19 @@ class JoinPoint:
         has_reported_all = (
             self._is_ready and not self._queue and not self._unpublished and not self._unconfirmed
         )
-        return has_reported_all and not self._detection.is_waiting and not self._detection.is_behind
+        return (
+            has_reported_all
+            and not self._detection.is_waiting
+            and not self._detection.has_pending_decisions
+        )
 
     @property
-    def may_go(self) -> bool:
+    def may_move(self) -> bool:
         """Whether another broker can take over: it has started here, the position of its
         subscription is known, and everything it published is confirmed."""
-        standing, starts, streams = self.standing(), self.starts, self._outlook.streams
-        is_known = all(each in standing for each in starts if each in streams)
-        has_begun = self._outlook.name in starts or bool(self.failure)
+        ticks, starts, streams = self.acked_ticks(), self.starts, self._broker.streams
+        is_known = all(each in ticks for each in starts if each in streams)
+        has_begun = self._broker.name in starts or bool(self.failure)
         return self._is_subscribed and has_begun and is_known and not self._unconfirmed
 
     @property
@@ -258,31 +262,43 @@ class JoinPoint:
         return self._detection.starts
 
     @property
-    def kept(self) -> int:
+    def retained(self) -> int:
         """Number of ticks that must be redelivered after a restart."""
         return len(self._detection.unacked)
 
     @property
-    def coming_bytes(self) -> int:
-        """Bytes of the events that wait for their turn."""
+    def queued_bytes(self) -> int:
         return self._queue_bytes
 
-    def standing(self) -> Mapping[str, int]:
+    def acked_ticks(self) -> Mapping[str, int]:
         """Stream → the tick after which the next activation resumes."""
-        standings = self._client.resume_points()
-        return next((each.acked for each in standings if each.name == self._name), {})
+        points = self._client.resume_points()
+        return next((each.acked for each in points if each.name == self._name), {})
+
+    def set_record(self, record: PointRecord) -> None:
+        """Replace its record, which is stored with its next write at the latest."""
+        assert record.id == self.record.id
+        self.record = record
+
+    def set_moving(self, is_moving: bool) -> None:
+        """Whether it is about to move: its successor reports all further matches then."""
+        self.is_moving = is_moving
+
+    def fail(self, reason: str) -> None:
+        """It cannot continue and must be restarted."""
+        self.failure = reason
 
     # -- activation -------------------------------------------------------------------------------
 
     def begin(self, now: float) -> list[PartRequest]:
         """Subscribe: its record is on disk."""
-        record, outlook = self.record, self._outlook
+        record, broker = self.record, self._broker
         reports = record.reports.items()
-        self._missing = {stream: tick for stream, tick in reports if stream in outlook.streams}
-        self._missing[outlook.name] = outlook.head()
+        self._missing = {stream: tick for stream, tick in reports if stream in broker.streams}
+        self._missing[broker.name] = broker.head()
         # A subscription that already exists here is further along than the record.
-        comes = bool(record.ticks) and not outlook.reach(self._name)
-        standing = ResumePoint(
+        comes = bool(record.ticks) and not broker.progress(self._name)
+        resume_point = ResumePoint(
             name=self._name,
             filter=self.filter,
             number=record.incarnation * _NUMBERS,
@@ -291,58 +307,57 @@ class JoinPoint:
             window=_WINDOW,
             manual_ack=True,
         )
-        self._now = self._look_at = now
-        self._interest_deadline = now + TOLD_WITHIN_S
+        self._now = self._update_at = now
+        self._interest_deadline = now + INTEREST_WITHIN_S
         self._save_at = now + self._options.pattern_save_s
-        self._out.append(JoinPointConnected(self.session))
-        self._perform(self._client.resume(now, standing))
+        self._effects.append(JoinPointConnected(self.session))
+        self._perform(self._client.resume(now, resume_point))
         self._perform(self._client.advertise([subscription_to(record.id)]))
         self._perform(self._client.connected(now))
-        return self.take_out()
+        return self.take_effects()
 
     def stop(self, now: float) -> list[PartRequest]:
         """Deactivate; its subscription remains without a session."""
         self._perform(self._client.disconnected(now))
         self._detection.close()
         self._emit_notes()
-        self._out.append(JoinPointDisconnected(self.session))
-        return self.take_out()
+        self._effects.append(JoinPointDisconnected(self.session))
+        return self.take_effects()
 
     def end(self, now: float) -> list[PartRequest]:
         """Unsubscribe; `has_ended` becomes True when that is done."""
         self._perform(self._client.unsubscribe(now, self._name))
-        return self.take_out()
+        return self.take_effects()
 
     @property
     def has_ended(self) -> bool:
-        """Whether the subscription has ended."""
         return not self._client.knows(self._name)
 
     # -- stimuli ----------------------------------------------------------------------------------
 
     def frame(self, now: float, frame: AnyClientFrame) -> list[PartRequest]:
-        """Handle a frame of the broker."""
         self._now = now
         try:
             self._perform(self._client.frame(now, frame))
         except RemoteError as error:
             self.failure = str(error)
         self._work(now)
-        return self.take_out()
+        return self.take_effects()
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """Handle an expired deadline."""
         self._now = now
         self._perform(self._client.time_passed(now))
         self._work(now)
-        if self._look_at <= now:
-            self._queue_matches(self._clock.look(now, {each.stream for each in self._queue}))
+        if self._update_at <= now:
+            self._queue_matches(self._clock.update(now, {each.stream for each in self._queue}))
             self._emit_notes()
             self._work(now)
             options = self._options
             is_waiting = self._detection.is_waiting or bool(self._queue)
-            self._look_at = now + (options.pattern_look_s if is_waiting else options.pattern_save_s)
-        return self.take_out()
+            self._update_at = now + (
+                options.pattern_look_s if is_waiting else options.pattern_save_s
+            )
+        return self.take_effects()
 
     def _work(self, now: float) -> None:
         """Do pending work, as far as this step allows (rule 6)."""
@@ -355,18 +370,18 @@ class JoinPoint:
                 is_full = self._detection.is_full_for(event.time_ns)
                 if is_full and self._clock.may_wait(now):
                     is_waiting = True
-                    self._look_at = min(self._look_at, now + self._options.pattern_look_s)
+                    self._update_at = min(self._update_at, now + self._options.pattern_look_s)
                     break
             self._queue.popleft()
             self._queue_bytes -= len(event.body)
-            pace.allowance.left -= EVENT_TRIES
+            pace.allowance.spend(EVENT_TRIES)
             self._queue_matches(self._detection.take(event))
-        if self._detection.is_behind and not pace.allowance.is_spent:
-            self._queue_matches(self._detection.go_on())
+        if self._detection.has_pending_decisions and not pace.allowance.is_spent:
+            self._queue_matches(self._detection.continue_decisions())
         self._publish(now)
         self._pause_or_resume()
         is_idle = is_waiting or not self._queue
-        if is_idle and not self._detection.is_behind and not self._may_publish():
+        if is_idle and not self._detection.has_pending_decisions and not self._may_publish():
             self._work_at = None
         elif pace.allowance.is_spent:
             self._work_at = now if self._work_at is None else min(self._work_at, now)
@@ -376,32 +391,29 @@ class JoinPoint:
     def _pause_or_resume(self) -> None:
         """Pause delivery while too much waits, and resume it later (rule 5)."""
         held, coming = len(self._unpublished), len(self._queue)
-        is_full = held > HELD_MAX or coming > COMING_MAX
-        has_room = held < HELD_MAX // 2 and coming < COMING_MAX // 2
+        is_full = held > UNPUBLISHED_MAX or coming > QUEUED_MAX
+        has_room = held < UNPUBLISHED_MAX // 2 and coming < QUEUED_MAX // 2
         if (is_full and not self._is_full) or (has_room and self._is_full):
             self._is_full = is_full
-            self._out.append(JoinPointFull(self.session, full=is_full))
+            self._effects.append(JoinPointFull(self.session, full=is_full))
 
     def _emit_notes(self) -> None:
         for text in self._detection.take_notes():
-            self._out.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
+            self._effects.append(Note("warning", f"pattern {self.record.id!r}: {text}"))
 
     def next_deadline(self) -> float:
-        """When to call `time_passed`."""
-        wanted = [self._client.next_deadline(), self._work_at, self._look_at]
+        wanted = [self._client.next_deadline(), self._work_at, self._update_at]
         return min(each for each in wanted if each is not None)
 
-    def take_out(self) -> list[PartRequest]:
-        """Take all pending effects."""
-        out, self._out = self._out, []
-        return out
+    def take_effects(self) -> list[PartRequest]:
+        effects, self._effects = self._effects, []
+        return effects
 
     def _perform(self, effects: SessionEffects) -> None:
-        """Perform the effects of the client session."""
         for effect in effects:
             match effect:
                 case SendFrame():
-                    self._out.append(JoinPointFrame(self.session, effect.frame))
+                    self._effects.append(JoinPointFrame(self.session, effect.frame))
                 case EventDelivered():
                     self._queue.append(effect)
                     self._queue_bytes += len(effect.body)
@@ -424,7 +436,7 @@ class JoinPoint:
 
     def _withheld(self, withheld: TicksWithheld) -> None:
         if withheld.reason != "transient":
-            self.counters.withheld += 1
+            self.counters.count_withheld()
             what = f"withheld ({withheld.reason}); it may miss matches"
             self._detection.note(what, withheld.stream, withheld.first)
 
@@ -435,7 +447,7 @@ class JoinPoint:
 
     def _may_publish(self) -> bool:
         """Whether a match can be published as soon as the pace allows it."""
-        is_able = self._is_ready and not self.failure and not self.is_going
+        is_able = self._is_ready and not self.failure and not self.is_moving
         return bool(self._unpublished) and is_able and self._client.has_room()
 
     def _next_publish_at(self, now: float) -> float:
@@ -454,13 +466,13 @@ class JoinPoint:
             match = self._unpublished.popleft()
             if digest_of(match.identity) in self._detection.reports:
                 continue
-            allowance.left -= PUBLISH_TRIES
+            allowance.spend(PUBLISH_TRIES)
             self._rate.take()
             self._pace.of_client(now, self.record.client).take()
             event = notification_of(match, self._detection.final_ns(match), self._limits)
             ids, effects = self._client.publish(now, event, time_ns=int(now * 1e9))
             self._unconfirmed.append((ids[0].sequence, match))
-            self.counters.reported += 1
+            self.counters.count_reported()
             self._perform(effects)
 
     def _becomes_ready(self, now: float) -> bool:
@@ -478,8 +490,8 @@ class JoinPoint:
 
     def _has_interest(self) -> bool:
         """Whether this broker's origin has the interest of the edge that defined it (rule 4)."""
-        edge, version, outlook = self.record.edge, self.record.version, self._outlook
-        return edge not in outlook.streams or outlook.vector().get(edge, NOTHING) >= version
+        edge, version, broker = self.record.edge, self.record.version, self._broker
+        return edge not in broker.streams or broker.vector().get(edge, NOTHING) >= version
 
     # -- remembering ------------------------------------------------------------------------------
 
@@ -488,7 +500,7 @@ class JoinPoint:
         if now < self._save_at or not self._is_ready:
             return None
         self._save_at = now + self._options.pattern_save_s
-        is_late = self.kept > 0 and self._reported_ns() > self.record.reported_ns
+        is_late = self.retained > 0 and self._reported_ns() > self.record.reported_ns
         if not is_late and not self._is_changed:
             # Nothing could be released, so the progress of time need not be on disk.
             self._acknowledge(now)
@@ -496,7 +508,6 @@ class JoinPoint:
         return self.newest()
 
     def newest(self) -> PointRecord:
-        """The current record."""
         self._is_changed = False
         reported_ns = max(self._reported_ns(), self.record.reported_ns)
         starts = dict(self._detection.starts)
@@ -511,16 +522,16 @@ class JoinPoint:
 
     def saved(self, now: float, record: PointRecord) -> list[PartRequest]:
         """Acknowledge events that are no longer needed: a record is on disk."""
-        self._detection.let_go(record.reported_ns)
+        self._detection.release(record.reported_ns)
         self._acknowledge(now)
-        return self.take_out()
+        return self.take_effects()
 
     def _acknowledge(self, now: float) -> None:
         if self._client.knows(self._name):
-            ticks = self._detection.unacked.ticks(self._taken())
+            ticks = self._detection.unacked.ticks(self._processed_ticks())
             self._perform(self._client.ack(now, {self._name: ticks}))
 
-    def _taken(self) -> dict[str, int]:
+    def _processed_ticks(self) -> dict[str, int]:
         """Stream → the tick up to which every event has left the queue."""
         taken = dict(self._client.progress(self._name))
         for event in self._queue:
@@ -557,7 +568,6 @@ class TimerQueue:
             heappush(self._heap, (at, key))
 
     def remove(self, key: str) -> None:
-        """Cancel a key."""
         self._times.pop(key, None)
         if len(self._heap) > 2 * len(self._times) + _STALE_MAX:
             self._heap = [(at, each) for each, at in self._times.items()]
@@ -577,7 +587,6 @@ class TimerQueue:
         return len(self._heap)
 
     def next_at(self) -> float | None:
-        """The earliest deadline."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -593,34 +602,33 @@ class FairQueue:
     State: volatile.
     """
 
-    __slots__ = ("_agenda", "_at", "_due")
+    __slots__ = ("_at", "_deadlines", "_due")
 
     def __init__(self) -> None:
         #: Key → when it wants a turn.
         self._at: dict[str, float] = {}
-        self._agenda = TimerQueue()
+        self._deadlines = TimerQueue()
         #: Keys that wait for a turn, in order.
         self._due: dict[str, None] = {}
 
-    def wants(self, key: str, at: float) -> None:
+    def schedule(self, key: str, at: float) -> None:
         """Schedule a turn, replacing an earlier schedule."""
         self._due.pop(key, None)
         self._at[key] = at
-        self._agenda.add(key, at)
+        self._deadlines.add(key, at)
 
     def remove(self, key: str) -> None:
-        """Cancel a key."""
         self._at.pop(key, None)
         self._due.pop(key, None)
-        self._agenda.remove(key)
+        self._deadlines.remove(key)
 
-    def take(self, now: float) -> str | None:
+    def pop(self, now: float) -> str | None:
         """Remove and return the next key that is due, if any."""
-        for key in self._agenda.due(now):
+        for key in self._deadlines.due(now):
             if self._at[key] <= now:
                 self._due[key] = None
             else:
-                self._agenda.add(key, self._at[key])
+                self._deadlines.add(key, self._at[key])
         first = next(iter(self._due), None)
         if first is not None:
             self.remove(first)
@@ -629,4 +637,4 @@ class FairQueue:
     def next_at(self) -> float | None:
         """When the next turn is due."""
         first = next(iter(self._due), None)
-        return earliest(None if first is None else self._at[first], self._agenda.next_at())
+        return earliest(None if first is None else self._at[first], self._deadlines.next_at())

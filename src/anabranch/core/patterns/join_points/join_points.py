@@ -6,8 +6,8 @@ another one. Its id is chosen by the client that defines it, and never used agai
     definitions   defines patterns, searches for them at other brokers, drops them
     join_point    detects one pattern (`detection`: events, time and room)
     placement     looks for a better broker (`placement_cost`: the cost model)
-    moves         moves join points, and moves all of them when the broker departs
-    registry      the state that these share (`records`: the catalog)
+    registry      the state that these share, moves, and the moves of all when the broker departs
+    records       the catalog
 
 Rules:
 
@@ -34,14 +34,17 @@ from anabranch.core.patterns.join_points.definitions import (
 )
 from anabranch.core.patterns.join_points.detection import DetectionCounters
 from anabranch.core.patterns.join_points.join_point import JoinPoint
-from anabranch.core.patterns.join_points.moves import JoinPointDeparture, JoinPointMoves
 from anabranch.core.patterns.join_points.placement import PlacementReview
 from anabranch.core.patterns.join_points.records import (
     BrokerQueries,
-    ReadPattern,
+    ParsedPattern,
     StoredJoinPoint,
 )
-from anabranch.core.patterns.join_points.registry import JoinPointState
+from anabranch.core.patterns.join_points.registry import (
+    JoinPointDeparture,
+    JoinPointMoves,
+    JoinPointState,
+)
 from anabranch.model.client_frames import AnyClientFrame, Define, Drop, Keep
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import (
@@ -66,7 +69,7 @@ class JoinPoints:
 
     def __init__(
         self,
-        outlook: BrokerQueries,
+        broker: BrokerQueries,
         options: Options,
         limits: Limits,
         recovered: Recovered,
@@ -76,13 +79,13 @@ class JoinPoints:
     ) -> None:
         """`stored` are the join points of the catalog (`records`); `memory` is charged for
         patterns."""
-        self._state = JoinPointState(outlook, options, limits, recovered, stored, memory=memory)
+        self._state = JoinPointState(broker, options, limits, recovered, stored, memory=memory)
         self._moves = JoinPointMoves(self._state)
-        self.placing = PlacementReview(self._state, self._moves)
+        self.placement = PlacementReview(self._state, self._moves)
         self._drops = PatternDrops(self._state)
         self._search = PatternSearch(self._state)
         self._definitions = PatternDefinitions(self._state, self._drops, self._search, self._begin)
-        self._departure = JoinPointDeparture(self._state, self._moves, self._search)
+        self._departure = JoinPointDeparture(self._state, self._moves, self._search.new_number)
 
     # -- questions --------------------------------------------------------------------------------
 
@@ -93,24 +96,25 @@ class JoinPoints:
 
     @property
     def active(self) -> dict[str, JoinPoint]:
-        """The active join points."""
         return self._state.points
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams of the network."""
-        return self._state.outlook.streams
+        return self._state.broker.streams
 
     @property
     def held_bytes(self) -> int:
         """Approximate memory of the events that join points hold."""
-        waiting = sum(point.coming_bytes for point in self.active.values())
+        waiting = sum(point.queued_bytes for point in self.active.values())
         return self._state.room.used + waiting
 
     def counted(self) -> DetectionCounters:
         """Counts of all join points since the broker started."""
         total = DetectionCounters()
-        for each in (self._state.past, *(point.counters for point in self.active.values())):
+        for each in (
+            self._state.past_counters,
+            *(point.counters for point in self.active.values()),
+        ):
             total.add(each)
         return total
 
@@ -119,23 +123,24 @@ class JoinPoints:
     def started(self, now: float) -> list[PartRequest]:
         """Resume recovered join points after a start of the broker."""
         for record in self._state.records().values():
-            self._drops.lasts_from(now, record)
-            self._moves.started(now, record)
-            self.placing.begins(now, record, is_new=False)
+            self._drops.renew(now, record)
+            self._moves.resume(now, record)
+            self.placement.schedule(now, record, is_new=False)
             if not record.goes_to:
                 self._state.activate(record)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     def depart(self, now: float) -> list[PartRequest]:
         """Give all join points away (rule 3), each as soon as that is possible."""
-        self._definitions.is_departing = self.placing.is_departing = True
+        self._definitions.depart()
+        self.placement.depart()
         self._departure.begin(now)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """Everything put before this ticket is on disk."""
         self._state.synced(now, ticket)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     # -- clients ----------------------------------------------------------------------------------
 
@@ -155,44 +160,43 @@ class JoinPoints:
             self._drops.drop(now, session, frame)
         else:
             self._drops.keep_everywhere(now, frame)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     def client_left(self, session: int) -> None:
-        """DeleteThrough requests of a closed session."""
         self._drops.client_left(session)
         self._search.client_left(session)
         self._definitions.client_left(session)
 
-    def _begin(self, now: float, record: PointRecord, pattern: ReadPattern) -> None:
+    def _begin(self, now: float, record: PointRecord, pattern: ParsedPattern) -> None:
         """Activate a pattern that was defined."""
-        self._drops.lasts_from(now, record)
-        self.placing.begins(now, record, is_new=True)
+        self._drops.renew(now, record)
+        self.placement.schedule(now, record, is_new=True)
         self._state.activate(record, pattern)
 
     # -- other brokers ----------------------------------------------------------------------------
 
     def carried(self, now: float, source: str, content: ForPoints) -> list[PartRequest]:
         """Handle a message from another broker, or from this one to itself."""
-        if source not in self._state.outlook.streams:
+        if source not in self._state.broker.streams:
             raise RemoteError(f"{source!r} is not an edge of this network")
         match content:
             case TakePoint():
                 if self._moves.take(now, source, content.record):
-                    self._drops.lasts_from(now, content.record)
-                    self.placing.taken(now, content.record)
+                    self._drops.renew(now, content.record)
+                    self.placement.arrived(now, content.record)
             case PointTaken():
                 back = self._moves.taken(now, source, content)
                 if back is not None:
                     self._departure.refused(source)
-                    self.placing.came_back(now, back)
+                    self.placement.returned(now, back)
                 elif self._state.record(content.pattern) is None:
                     self._forgotten(content.pattern)
             case PointSettled():
                 self._moves.settled(source, content)
             case AskPlace():
-                self.placing.asked(source, content)
+                self.placement.asked(source, content)
             case WouldTake():
-                self.placing.answered(now, source, content)
+                self.placement.answered(now, source, content)
             case DropPoint():
                 self._drops.asked(now, source, content)
             case PointDropped():
@@ -204,32 +208,30 @@ class JoinPoints:
                 self._departure.answered(now, source, content)
             case _:
                 self._drops.keep(now, content)
-        self._definitions.look()
-        return self._state.take_out()
+        self._definitions.answer_started()
+        return self._state.take_effects()
 
     def move(self, now: float, pattern_id: str, target: str) -> list[PartRequest]:
         """Move a join point to another broker, if that is possible now."""
         if target in self._state.others and self._moves.may_give(pattern_id):
             self._moves.give(now, pattern_id, target)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     # -- active join points -----------------------------------------------------------------------
 
     def frame(self, now: float, session: int, frame: AnyClientFrame) -> list[PartRequest]:
-        """Handle a frame from the broker to a join point."""
         point = self._state.sessions.get(session)
         if point is not None:
-            self._state.out += point.frame(now, frame)
+            self._state.emit(*point.frame(now, frame))
             self._check(now, point)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     def cut(self, now: float, session: int, reason: str) -> list[PartRequest]:
-        """Handle the end of a join point's session."""
         point = self._state.sessions.get(session)
         if point is not None:
-            point.failure = reason or "the session was closed"
+            point.fail(reason or "the session was closed")
             self._check(now, point)
-        return self._state.take_out()
+        return self._state.take_effects()
 
     def _check(self, now: float, point: JoinPoint) -> None:
         """Check a join point after a step: it may have ended or failed (rule 2)."""
@@ -242,18 +244,18 @@ class JoinPoints:
             self._departure.give(now, pattern_id)
         elif point.failure:
             text = f"pattern {pattern_id!r} restarts: {point.failure}"
-            state.out.append(Note("warning", text))
+            state.emit(Note("warning", text))
             state.stop(now, point)
-            state.start_at[pattern_id] = now + state.options.pattern_again_s
+            state.restart_later(pattern_id, now + state.options.pattern_again_s)
         else:
-            state.agenda.add(pattern_id, point.next_deadline())
-            self.placing.may_go(now, point)
-        self._definitions.look()
+            state.deadlines.add(pattern_id, point.next_deadline())
+            self.placement.move_if_ready(now, point)
+        self._definitions.answer_started()
 
     def _forgotten(self, pattern_id: str) -> None:
-        self._moves.forgotten(pattern_id)
-        self._drops.forgotten(pattern_id)
-        self.placing.forgotten(pattern_id)
+        self._moves.forget(pattern_id)
+        self._drops.forget(pattern_id)
+        self.placement.forget(pattern_id)
 
     def _save(self, now: float, point: JoinPoint) -> None:
         """Put its record on disk, if that is due."""
@@ -261,48 +263,45 @@ class JoinPoints:
         if state.points.get(point.record.id) is not point:
             return
         record = point.to_save(now)
-        state.out += point.take_out()
+        state.emit(*point.take_effects())
         if record is not None:
             state.save(record, lambda at: self._saved(at, point, record))
 
     def _saved(self, now: float, point: JoinPoint, record: PointRecord) -> None:
         if self._state.points.get(record.id) is point:
-            self._state.out += point.saved(now, record)
+            self._state.emit(*point.saved(now, record))
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        """Handle an expired deadline."""
         state = self._state
         state.pace.allowance.renew()
-        for pattern_id in state.agenda.due(now):
+        for pattern_id in state.deadlines.due(now):
             point = state.points.get(pattern_id)
             if point is not None:
-                state.out += point.time_passed(now)
+                state.emit(*point.time_passed(now))
                 self._save(now, point)
                 self._check(now, point)
-        for pattern_id in [key for key, at in state.start_at.items() if at <= now]:
-            del state.start_at[pattern_id]
+        for pattern_id in state.take_restarts(now):
             record = state.record(pattern_id)
             if record is not None and not record.goes_to:
                 state.activate(record)
         self._moves.time_passed(now)
         self._drops.time_passed(now)
         self._search.time_passed(now)
-        self.placing.time_passed(now)
+        self.placement.time_passed(now)
         state.forget_gone(now)
-        self._departure.look(now)
-        return state.take_out()
+        self._departure.advance(now)
+        return state.take_effects()
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         state = self._state
         return earliest(
             self._moves.next_deadline(),
             self._drops.next_deadline(),
             self._search.next_deadline(),
             self._departure.next_deadline(),
-            self.placing.next_deadline(),
-            state.agenda.next_at(),
-            min(state.start_at.values()) if state.start_at else None,
+            self.placement.next_deadline(),
+            state.deadlines.next_at(),
+            min(state.restart_at.values()) if state.restart_at else None,
             next(iter(state.gone.values())).until if state.gone else None,
         )
 
@@ -369,7 +368,7 @@ def patterns_report(join_points: JoinPoints) -> PatternsReport:
     return PatternsReport(
         patterns=len(records),
         active=len(join_points.active),
-        kept=sum(point.kept for point in join_points.active.values()),
+        kept=sum(point.retained for point in join_points.active.values()),
         events=counted.events,
         reported=counted.reported,
         left_out=counted.left_out,
@@ -395,11 +394,11 @@ def _point(join_points: JoinPoints, record: PointRecord) -> JoinPointReport:
         is_active=point is not None,
         goes_to=record.goes_to,
         moves=record.moves,
-        cost=join_points.placing.costs.get(record.id),
+        cost=join_points.placement.costs.get(record.id),
         started=sum(stream in starts for stream in join_points.streams),
         streams=len(join_points.streams),
         events=0 if counters is None else counters.events,
-        kept=0 if point is None else point.kept,
+        kept=0 if point is None else point.retained,
         reported=0 if counters is None else counters.reported,
         left_out=0 if counters is None else counters.left_out,
         late=0 if counters is None else counters.late,

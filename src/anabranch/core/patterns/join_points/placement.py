@@ -2,7 +2,7 @@
 
     has the join point   AskPlace ──────────►  a few other edges
                          WouldTake ◄─────────  the cost there
-                         then moves it (`moves`)
+                         then moves it (`registry`)
 
 A pattern starts at the broker of its client; its placement is its first move. Rules:
 
@@ -53,7 +53,6 @@ from msgspec.structs import replace
 from anabranch.core.contract import Note, earliest
 from anabranch.core.part_requests import CarryTo
 from anabranch.core.patterns.join_points.join_point import FairQueue, JoinPoint
-from anabranch.core.patterns.join_points.moves import JoinPointMoves
 from anabranch.core.patterns.join_points.placement_cost import (
     BrokerBusyness,
     PatternTraffic,
@@ -64,7 +63,7 @@ from anabranch.core.patterns.join_points.placement_cost import (
     rate_of,
 )
 from anabranch.core.patterns.join_points.records import Sources, name_of
-from anabranch.core.patterns.join_points.registry import JoinPointState
+from anabranch.core.patterns.join_points.registry import JoinPointMoves, JoinPointState
 from anabranch.core.routing.mesh.shared import NetworkDistances
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Value
@@ -84,7 +83,7 @@ Distances = Callable[[str], Mapping[str, int]]
 Neighbours = Callable[[str], Iterable[str]]
 
 
-def meeting_place(
+def edge_by_topology(
     start: str,
     sources: Sequence[str],
     edges: Iterable[str],
@@ -108,7 +107,7 @@ def meeting_place(
     return min(edges, key=order)
 
 
-def worth_asking(
+def edges_to_ask(
     traffic: PatternTraffic, own: str, edges: Iterable[str], distances: Distances
 ) -> dict[str, float]:
     """The edges that may be better, with their lowest possible cost (rule 7)."""
@@ -121,12 +120,12 @@ def worth_asking(
     return {edge: floors[edge] for edge in best}
 
 
-def rest_s(review_s: float, restless: int) -> float:
+def review_pause_s(review_s: float, restless: int) -> float:
     """Seconds until the next review, after this many moves (rule 9)."""
     return review_s * 2.0 ** min(restless, RESTLESS_MAX)
 
 
-def better_place(
+def better_edge(
     cost: float,
     offers: Mapping[str, float],
     floors: Mapping[str, float],
@@ -163,7 +162,7 @@ class _Counters(NamedTuple):
     reported: int
 
 
-class TrafficTallies:
+class TrafficHistory:
     """Rates of events and matches between two reviews.
 
     Rates without statistics are counted. The first review of an activation only records counters:
@@ -173,15 +172,15 @@ class TrafficTallies:
     """
 
     def __init__(self) -> None:
-        self._tallies: dict[str, _Counters] = {}
+        self._history: dict[str, _Counters] = {}
 
-    def look(self, now: float, point: JoinPoint) -> TrafficCounts | None:
+    def since_last_review(self, now: float, point: JoinPoint) -> TrafficCounts | None:
         """Counts since the last review; None if this is the first of this activation."""
         counters, pattern_id = point.counters, point.record.id
         by_stream = dict(counters.by_stream)
         tally = _Counters(point.session, now, by_stream, counters.events, counters.reported)
-        before = self._tallies.get(pattern_id)
-        self._tallies[pattern_id] = tally
+        before = self._history.get(pattern_id)
+        self._history[pattern_id] = tally
         if before is None or before.session != tally.session or now <= before.at:
             return None
         for_s = now - before.at
@@ -192,8 +191,8 @@ class TrafficTallies:
         matches_per_s = (tally.reported - before.reported) / for_s
         return TrafficCounts(rates, matches_per_s, tally.events - before.events)
 
-    def forgotten(self, pattern_id: str) -> None:
-        self._tallies.pop(pattern_id, None)
+    def forget(self, pattern_id: str) -> None:
+        self._history.pop(pattern_id, None)
 
 
 #: Request numbers per activation.
@@ -245,11 +244,11 @@ class PlacementReview:
         self.is_departing = False
         self._state = state
         self._moves = moves
-        self._distances = NetworkDistances(state.outlook.network)
+        self._distances = NetworkDistances(state.broker.network)
         self._number = 0
         #: When to review which pattern.
         self._turns = FairQueue()
-        self._tallies = TrafficTallies()
+        self._history = TrafficHistory()
         #: Id → events per second that it causes here, at the last review.
         self._load_of: dict[str, float] = {}
         self._inquiry: _Inquiry | None = None
@@ -259,34 +258,37 @@ class PlacementReview:
         self._announced_load: dict[tuple[str, str], float] = {}
         #: Id → (until when its arrival or, if negative, departure is not in the measured load, the
         #: events per second it adds).
-        self._load_shifts: dict[str, tuple[float, float]] = {}
+        self._unmeasured_load: dict[str, tuple[float, float]] = {}
+
+    def depart(self) -> None:
+        """Review no pattern and accept none from now on."""
+        self.is_departing = True
 
     # -- schedule ---------------------------------------------------------------------------------
 
-    def begins(self, now: float, record: PointRecord, *, is_new: bool) -> None:
+    def schedule(self, now: float, record: PointRecord, *, is_new: bool) -> None:
         """Schedule reviews of a join point that was defined, or recovered at a start."""
         is_fixed = record.placement == "simple" or record.is_placed or record.is_over
-        if self._state.outlook.scout is not None and not is_fixed:
-            self._turns.wants(record.id, now if is_new else now + self._pause_s(record))
+        if self._state.broker.placement_facts is not None and not is_fixed:
+            self._turns.schedule(record.id, now if is_new else now + self._pause_s(record))
 
     def _pause_s(self, record: PointRecord) -> float:
-        return rest_s(self._state.options.pattern_review_s, record.restless)
+        return review_pause_s(self._state.options.pattern_review_s, record.restless)
 
-    def taken(self, now: float, record: PointRecord) -> None:
+    def arrived(self, now: float, record: PointRecord) -> None:
         """Schedule reviews of a join point that moved here, and add its load (rule 4)."""
-        self.begins(now, record, is_new=False)
+        self.schedule(now, record, is_new=False)
         # Only the announcement of its giver counts.
         load_per_s = self._announced_load.pop((record.came_from, record.id), 0.0)
-        self._load_shifts[record.id] = (now + self._state.options.pattern_review_s, load_per_s)
+        self._unmeasured_load[record.id] = (now + self._state.options.pattern_review_s, load_per_s)
 
-    def came_back(self, now: float, record: PointRecord) -> None:
+    def returned(self, now: float, record: PointRecord) -> None:
         """Resume reviews of a join point whose move was refused: its load has not left."""
-        self.begins(now, record, is_new=False)
-        self._load_shifts.pop(record.id, None)
+        self.schedule(now, record, is_new=False)
+        self._unmeasured_load.pop(record.id, None)
 
-    def forgotten(self, pattern_id: str) -> None:
-        """DeleteThrough a pattern that is no longer here."""
-        self._tallies.forgotten(pattern_id)
+    def forget(self, pattern_id: str) -> None:
+        self._history.forget(pattern_id)
         self._turns.remove(pattern_id)
         for each in (self._load_of, self._targets, self.costs):
             each.pop(pattern_id, None)
@@ -294,10 +296,10 @@ class PlacementReview:
     @property
     def _load(self) -> BrokerBusyness:
         """The load including moves that are not measured yet."""
-        scout = self._state.outlook.scout
-        assert scout is not None
-        shift = sum(load_per_s for _, load_per_s in self._load_shifts.values())
-        return replace(scout.load, rate_per_s=max(scout.load.rate_per_s + shift, 0.0))
+        facts = self._state.broker.placement_facts
+        assert facts is not None
+        shift = sum(load_per_s for _, load_per_s in self._unmeasured_load.values())
+        return replace(facts.load, rate_per_s=max(facts.load.rate_per_s + shift, 0.0))
 
     # -- review -----------------------------------------------------------------------------------
 
@@ -306,15 +308,15 @@ class PlacementReview:
         state = self._state
         record, point = state.record(pattern_id), state.points.get(pattern_id)
         if record is None or record.goes_to or record.is_over or self.is_departing:
-            self.forgotten(pattern_id)
+            self.forget(pattern_id)
             return
         if point is None or not point.is_ready or record.came_from:
-            self._turns.wants(pattern_id, now + state.options.pattern_again_s)
+            self._turns.schedule(pattern_id, now + state.options.pattern_again_s)
             return
-        self._turns.wants(pattern_id, now + self._pause_s(record))
-        scout = state.outlook.scout
-        assert scout is not None
-        sources = scout.sources(point.pattern.of_parts)
+        self._turns.schedule(pattern_id, now + self._pause_s(record))
+        facts = state.broker.placement_facts
+        assert facts is not None
+        sources = facts.sources(point.pattern.of_parts)
         if record.placement == "topology":
             self._review_by_topology(now, point, sources)
         else:
@@ -324,14 +326,14 @@ class PlacementReview:
         state, record = self._state, point.record
         if not sources:
             return
-        network, own = state.outlook.network, state.outlook.name
+        network, own = state.broker.network, state.broker.name
         start = record.edge if record.edge in network.edges else own
         names = sorted(sources)
         chart, links = self._distances.to, network.links_of
-        target = meeting_place(start, names, network.edges, chart, links)
+        target = edge_by_topology(start, names, network.edges, chart, links)
         if target == own:
             state.save(replace(record, is_placed=True), lambda _: None)
-            self.forgotten(record.id)
+            self.forget(record.id)
         else:
             self._ask(now, point, {target: 0.0}, PatternTraffic({}), float("inf"))
 
@@ -340,15 +342,15 @@ class PlacementReview:
         traffic, counted = self._traffic(now, point, sources)
         if traffic is None or not traffic.incoming:
             return
-        scout, own = state.outlook.scout, state.outlook.name
-        assert scout is not None
-        cost = cost_of(traffic, own, scout, self._load, is_here=True)
+        facts, own = state.broker.placement_facts, state.broker.name
+        assert facts is not None
+        cost = cost_of(traffic, own, facts, self._load, is_here=True)
         if cost is None:
             # The route to an edge is lost temporarily, so the cost is unknown.
             return
         self.costs[point.record.id] = cost
         self._load_of[point.record.id] = traffic.handled_at(own)
-        floors = worth_asking(traffic, own, state.outlook.network.edges, self._distances.to)
+        floors = edges_to_ask(traffic, own, state.broker.network.edges, self._distances.to)
         if floors:
             self._ask(now, point, floors, traffic, cost)
             assert self._inquiry is not None
@@ -362,7 +364,7 @@ class PlacementReview:
         """The traffic of a pattern, None if unknown; and the number of events on which it is based
         (rule 3)."""
         wanted = point.pattern.wanted
-        counted_traffic = self._tallies.look(now, point)
+        counted_traffic = self._history.since_last_review(now, point)
         rates = {} if counted_traffic is None else counted_traffic.rates
         incoming: dict[str, float] = {}
         counted = inf
@@ -384,13 +386,13 @@ class PlacementReview:
 
     def _destinations(self, point: JoinPoint) -> tuple[str, ...]:
         """The edges that want the matches; the edge where it was defined, if none is known."""
-        outlook, record = self._state.outlook, point.record
-        assert outlook.scout is not None
+        broker, record = self._state.broker, point.record
+        assert broker.placement_facts is not None
         match: dict[str, Value] = {PATTERN: record.id, MATCH: "", FINAL: 0}
-        edges = [each for each in outlook.scout.wanting(match) if each in outlook.streams]
-        if outlook.wants(match, name_of(record.id)):
-            edges.append(outlook.name)
-        if not edges and record.edge in outlook.streams:
+        edges = [each for each in broker.placement_facts.wanting(match) if each in broker.streams]
+        if broker.wants(match, name_of(record.id)):
+            edges.append(broker.name)
+        if not edges and record.edge in broker.streams:
             edges.append(record.edge)
         return tuple(sorted(edges))
 
@@ -419,13 +421,13 @@ class PlacementReview:
             list(traffic.destinations),
         )
         self.counters.asked += len(floors)
-        state.out += [CarryTo(edge, question) for edge in floors]
+        state.emit(*[CarryTo(edge, question) for edge in floors])
 
     def asked(self, source: str, content: AskPlace) -> None:
         """Answer another broker that asks for the cost here."""
-        outlook, limits = self._state.outlook, self._state.limits
+        broker, limits = self._state.broker, self._state.limits
         for name in (*content.incoming, *content.destinations):
-            if name not in outlook.streams:
+            if name not in broker.streams:
                 raise RemoteError(f"the request names {name!r}, which is not an edge")
         incoming = {origin: rate / 1e3 for origin, rate in content.incoming.items()}
         # Count each name once: repeating it costs the sender little.
@@ -433,17 +435,17 @@ class PlacementReview:
         traffic = PatternTraffic(incoming, content.matches / 1e3, wanting)
         is_full = len(self._state) >= limits.patterns_max
         cost = None
-        if outlook.scout is not None and not is_full and not self.is_departing:
-            cost = cost_of(traffic, outlook.name, outlook.scout, self._load, is_here=False)
+        if broker.placement_facts is not None and not is_full and not self.is_departing:
+            cost = cost_of(traffic, broker.name, broker.placement_facts, self._load, is_here=False)
         answer = WouldTake(content.request, content.pattern, 0, is_refused=True)
         if cost is not None:
             self._announced_load.pop((source, content.pattern), None)
-            self._announced_load[source, content.pattern] = traffic.handled_at(outlook.name)
+            self._announced_load[source, content.pattern] = traffic.handled_at(broker.name)
             if len(self._announced_load) > _ANSWERS_MAX:
                 del self._announced_load[next(iter(self._announced_load))]
             billionths = min(round(cost * 1e9), _COST_MAX)
             answer = WouldTake(content.request, content.pattern, billionths)
-        self._state.out.append(CarryTo(source, answer))
+        self._state.emit(CarryTo(source, answer))
 
     def answered(self, now: float, source: str, content: WouldTake) -> None:
         """Record the cost at another broker."""
@@ -466,25 +468,25 @@ class PlacementReview:
         if point is None or point.session != inquiry.session or point.record.is_over:
             return
         offers = {edge: cost for edge, cost in inquiry.offers.items() if cost is not None}
-        target = better_place(inquiry.cost, offers, inquiry.floors, inquiry.counted)
+        target = better_edge(inquiry.cost, offers, inquiry.floors, inquiry.counted)
         if not target:
             self._shorten_pause(now, point)
         else:
             self._targets[inquiry.pattern] = (target, now + state.options.pattern_again_s)
-            point.is_going = True
-            self.may_go(now, point)
+            point.set_moving(True)
+            self.move_if_ready(now, point)
 
     def _shorten_pause(self, now: float, point: JoinPoint) -> None:
         """Nothing is better: review sooner than before, if it moved recently."""
         record = point.record
         if record.restless:
             # It is stored with the next write of the record.
-            point.record = replace(record, restless=record.restless - 1)
-            self._turns.wants(record.id, now + self._pause_s(point.record))
+            point.set_record(replace(record, restless=record.restless - 1))
+            self._turns.schedule(record.id, now + self._pause_s(point.record))
 
     # -- move -------------------------------------------------------------------------------------
 
-    def may_go(self, now: float, point: JoinPoint) -> None:
+    def move_if_ready(self, now: float, point: JoinPoint) -> None:
         """Move a join point to its new edge, if it can go now (rule 5)."""
         pattern_id = point.record.id
         going = self._targets.get(pattern_id)
@@ -492,38 +494,37 @@ class PlacementReview:
             return
         state = self._state
         target, _ = going
-        state.out.append(Note("info", f"pattern {pattern_id!r} moves to {target!r}"))
+        state.emit(Note("info", f"pattern {pattern_id!r} moves to {target!r}"))
         load_per_s = self._load_of.get(pattern_id, 0.0)
-        self._load_shifts[pattern_id] = (now + state.options.pattern_review_s, -load_per_s)
-        self.forgotten(pattern_id)
+        self._unmeasured_load[pattern_id] = (now + state.options.pattern_review_s, -load_per_s)
+        self.forget(pattern_id)
         self.counters.moved += 1
-        point.record = replace(
-            point.record,
-            is_placed=point.record.placement == "topology",
-            restless=min(point.record.restless + 1, RESTLESS_MAX),
-        )
+        record = point.record
+        is_placed, restless = record.placement == "topology", min(record.restless + 1, RESTLESS_MAX)
+        point.set_record(replace(record, is_placed=is_placed, restless=restless))
         self._moves.give(now, pattern_id, target)
 
     # -- time -------------------------------------------------------------------------------------
 
     def time_passed(self, now: float) -> None:
         """Expire inquiries and announced moves, and do the reviews that are due."""
-        for pattern_id in [key for key, (until, _) in self._load_shifts.items() if until <= now]:
-            del self._load_shifts[pattern_id]
+        for pattern_id in [
+            key for key, (until, _) in self._unmeasured_load.items() if until <= now
+        ]:
+            del self._unmeasured_load[pattern_id]
         for pattern_id in [key for key, (_, until) in self._targets.items() if until <= now]:
             del self._targets[pattern_id]
             point = self._state.points.get(pattern_id)
             if point is not None:
-                point.is_going = False
+                point.set_moving(False)
         if self._inquiry is not None and self._inquiry.until <= now:
             self._conclude(now, self._inquiry)
-        while self._inquiry is None and (first := self._turns.take(now)) is not None:
+        while self._inquiry is None and (first := self._turns.pop(now)) is not None:
             self._review(now, first)
 
     def next_deadline(self) -> float | None:
-        """When to call `time_passed`."""
         times = [until for _, until in self._targets.values()]
-        times += [until for until, _ in self._load_shifts.values()]
+        times += [until for until, _ in self._unmeasured_load.values()]
         inquiry = self._inquiry
         return earliest(self._turns.next_at() if inquiry is None else inquiry.until, *times)
 

@@ -123,7 +123,7 @@ def waiting(rate_per_s: float, match_s: float) -> float:
     return BUSY_MAX / (1 - BUSY_MAX) + (busy - BUSY_MAX) / (1 - BUSY_MAX) ** 2
 
 
-def burden(load: BrokerBusyness, events_per_s: float, *, is_here: bool) -> float:
+def added_load(load: BrokerBusyness, events_per_s: float, *, is_here: bool) -> float:
     """Mean number of events that these add to a broker; they are part of its load already if the
     pattern is there."""
     less = max(load.rate_per_s - events_per_s, 0.0) if is_here else load.rate_per_s
@@ -132,12 +132,12 @@ def burden(load: BrokerBusyness, events_per_s: float, *, is_here: bool) -> float
 
 
 def cost_of(
-    traffic: PatternTraffic, broker: str, ways: PathDelays, load: BrokerBusyness, *, is_here: bool
+    traffic: PatternTraffic, broker: str, delays: PathDelays, load: BrokerBusyness, *, is_here: bool
 ) -> float | None:
     """The cost of a pattern at a broker; None if there is no route to an edge that it needs."""
-    cost = burden(load, traffic.handled_at(broker), is_here=is_here)
-    parts = [(rate, ways.come_s(edge)) for edge, rate in traffic.incoming.items()]
-    parts += [(traffic.matches_per_s, ways.go_s(edge)) for edge in traffic.destinations]
+    cost = added_load(load, traffic.handled_at(broker), is_here=is_here)
+    parts = [(rate, delays.come_s(edge)) for edge, rate in traffic.incoming.items()]
+    parts += [(traffic.matches_per_s, delays.go_s(edge)) for edge in traffic.destinations]
     for per_s, delay_s in parts:
         if delay_s is None:
             return None
@@ -175,7 +175,6 @@ def part_rates(pattern: Pattern, known: Sequence[StreamStatistics]) -> dict[str,
 def matches_per_s(
     pattern: Pattern, rates: Mapping[str, float], known: Sequence[StreamStatistics] = ()
 ) -> float:
-    """Estimated matches per second."""
     window_s = pattern.window_ns / 1e9
     found = _matches(pattern.root, rates, window_s)
     for join in pattern.joins:

@@ -111,7 +111,7 @@ def put_gone(pattern_id: str, gone: GoneJoinPoint | None) -> Put:
     return Put(GONE_TABLE, pattern_id, None if gone is None else _encoder.encode(gone))
 
 
-class ReadPattern(NamedTuple):
+class ParsedPattern(NamedTuple):
     """A parsed pattern: its detection scheme, and the subscription of its join point."""
 
     text: str
@@ -128,10 +128,10 @@ class ReadPattern(NamedTuple):
 
 _Key = tuple[str, str, Limits]
 #: Keyed by id, text and limits.
-_read_ahead: ReadAhead[_Key, ReadPattern | FilterError] = ReadAhead("pattern")
+_read_ahead: ReadAhead[_Key, ParsedPattern | FilterError] = ReadAhead("pattern")
 
 
-def _read(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
+def _read(pattern_id: str, text: str, limits: Limits) -> ParsedPattern:
     scheme = PatternScheme(Pattern.parse(text, limits), pattern_id, limits)
     subscribed = wanted_filter(scheme)
     wanted = Filter.parse(subscribed, limits)
@@ -140,10 +140,10 @@ def _read(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
     _ = wanted.conjunctions, of_parts.conjunctions
     wanted.remember(subscribed)
     cost = _pattern_cost(scheme, wanted.cost(subscribed))
-    return ReadPattern(text, scheme, subscribed, wanted, of_parts, cost)
+    return ParsedPattern(text, scheme, subscribed, wanted, of_parts, cost)
 
 
-def read_pattern(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
+def read_pattern(pattern_id: str, text: str, limits: Limits) -> ParsedPattern:
     """Parse a pattern; `PatternError` or `FilterError` if it cannot be detected."""
     found = _read_ahead.find((pattern_id, text, limits))
     if isinstance(found, FilterError):
@@ -153,10 +153,10 @@ def read_pattern(pattern_id: str, text: str, limits: Limits) -> ReadPattern:
 
 def pattern_reading(
     pattern_id: str, text: str, limits: Limits
-) -> Reading[_Key, ReadPattern | FilterError]:
+) -> Reading[_Key, ParsedPattern | FilterError]:
     """Parse a pattern ahead of time: `read_pattern` then returns the result or its error."""
 
-    def make() -> tuple[ReadPattern | FilterError, int]:
+    def make() -> tuple[ParsedPattern | FilterError, int]:
         try:
             made = read_pattern(pattern_id, text, limits)
         except FilterError as error:
@@ -166,7 +166,7 @@ def pattern_reading(
     return Reading(_read_ahead, (pattern_id, text, limits), text, make)
 
 
-def check_record(record: PointRecord, limits: Limits) -> ReadPattern:
+def check_record(record: PointRecord, limits: Limits) -> ParsedPattern:
     """Validate a record; `EventError`, `PatternError` or `FilterError` if it is invalid."""
     check_pattern_id(record.id, limits)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
@@ -179,7 +179,7 @@ class StoredJoinPoint(NamedTuple):
     """A join point in the catalog, with its parsed pattern."""
 
     record: PointRecord
-    pattern: ReadPattern
+    pattern: ParsedPattern
 
 
 def stored_records(
@@ -244,7 +244,7 @@ class PlacementFacts(Protocol):
 
 
 #: Stream → (tick up to which nothing is missing, time before which no more events will arrive).
-Reach = Mapping[str, tuple[int, int]]
+Progress = Mapping[str, tuple[int, int]]
 
 
 class BrokerQueries(NamedTuple):
@@ -254,7 +254,7 @@ class BrokerQueries(NamedTuple):
     #: The streams of the network.
     streams: tuple[str, ...]
     #: The reach of a subscription.
-    reach: Callable[[str], Reach]
+    progress: Callable[[str], Progress]
     #: The versions of interest at the newest tick of this broker's origin.
     vector: Callable[[], Mapping[str, Version]]
     #: The newest tick of this broker's stream.
@@ -264,4 +264,4 @@ class BrokerQueries(NamedTuple):
     network: Network
     life: int
     #: None if routing cannot answer questions about placement.
-    scout: PlacementFacts | None = None
+    placement_facts: PlacementFacts | None = None

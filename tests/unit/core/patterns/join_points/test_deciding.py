@@ -7,9 +7,9 @@ import pytest
 from anabranch.core.patterns.join_points.placement import (
     ASKED_MAX,
     GAIN,
-    better_place,
-    meeting_place,
-    worth_asking,
+    better_edge,
+    edge_by_topology,
+    edges_to_ask,
 )
 from anabranch.core.patterns.join_points.placement_cost import LINK_S, PatternTraffic
 from anabranch.core.routing.mesh.shared import NetworkDistances
@@ -23,7 +23,7 @@ WITH_RELAYS = graph_of_brokers(pairs("sx xy ya yb yz zc cd db"), ["x", "y"])
 
 def meeting(network: Network, *sources: str, start: str = "s") -> str:
     chart = NetworkDistances(network)
-    return meeting_place(start, sources, network.edges, chart.to, network.links_of)
+    return edge_by_topology(start, sources, network.edges, chart.to, network.links_of)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_where_ways_part_at_a_relay_the_edge_next_to_it_has_to_do() -> None:
 def test_those_with_the_least_traffic_are_asked() -> None:
     ring = graph_of_brokers([(f"b{n:02}", f"b{(n + 1) % 20:02}") for n in range(20)])
     traffic = PatternTraffic({"b00": 10.0, "b02": 5.0}, 0.1, ("b10",))
-    asked = worth_asking(traffic, "b10", ring.edges, NetworkDistances(ring).to)
+    asked = edges_to_ask(traffic, "b10", ring.edges, NetworkDistances(ring).to)
     assert len(asked) == ASKED_MAX
     assert min(asked, key=asked.__getitem__) == "b00"
     assert asked["b00"] == pytest.approx(LINK_S * (2 * 5.0 + 10 * 0.1))
@@ -60,7 +60,7 @@ def test_those_with_the_least_traffic_are_asked() -> None:
 
 def better(cost: float, **offers: float) -> str:
     floors: Mapping[str, float] = dict.fromkeys(offers, 0.1)
-    return better_place(cost, offers, floors)
+    return better_edge(cost, offers, floors)
 
 
 def test_a_pattern_moves_to_the_cheapest_place_that_is_clearly_cheaper() -> None:
@@ -71,15 +71,15 @@ def test_a_pattern_moves_to_the_cheapest_place_that_is_clearly_cheaper() -> None
 
 
 def test_what_rests_on_few_events_has_to_be_clearer() -> None:
-    assert better_place(1.0, {"a": 0.6}, {}) == "a"
-    assert better_place(1.0, {"a": 0.6}, {}, counted=16) == ""
-    assert better_place(1.0, {"a": 0.5}, {}, counted=16) == "a"
-    assert better_place(1.0, {"a": 0.0}, {}, counted=1) == ""
-    assert better_place(1.0, {"a": 0.0}, {}, counted=0) == ""
+    assert better_edge(1.0, {"a": 0.6}, {}) == "a"
+    assert better_edge(1.0, {"a": 0.6}, {}, counted=16) == ""
+    assert better_edge(1.0, {"a": 0.5}, {}, counted=16) == "a"
+    assert better_edge(1.0, {"a": 0.0}, {}, counted=1) == ""
+    assert better_edge(1.0, {"a": 0.0}, {}, counted=0) == ""
 
 
 def test_what_is_hardly_there_is_not_worth_a_move() -> None:
-    assert better_place(1e-7, {"a": 0.0}, {}) == ""
+    assert better_edge(1e-7, {"a": 0.0}, {}) == ""
 
 
 def test_an_offer_that_cannot_be_true_counts_as_what_the_links_cost() -> None:

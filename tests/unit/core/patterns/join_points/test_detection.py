@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.core.patterns.join_points.detection import STILL, DetectionBounds
+from anabranch.core.patterns.join_points.detection import STALLED_INTERVALS, DetectionBounds
 from anabranch.model.event import INT_MAX, INT_MIN
 from anabranch.model.limits import Limits
 from tests.point_parts import Stage, User
@@ -72,6 +72,7 @@ def test_one_clock_that_is_far_ahead_leaves_room_for_all_others() -> None:
     assert reported.overflows > 0, "the one that is ahead has half of the room"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pause_s", "seed"), [(0.03, 1), (0.3, 1), (0.3, 2), (0.3, 3)])
 def test_what_was_logged_while_its_broker_was_down_is_read_again_without_loss(
     pause_s: float, seed: int
@@ -116,9 +117,9 @@ S = 10**9
 def room(times: dict[str, int], *, bring: str, still: str = "") -> tuple[DetectionBounds, float]:
     """As it is when those named have brought something, and some have stood still."""
     found = DetectionBounds(head_every_s=1.0)
-    found.seen(0.0, {each: time - (each not in still) for each, time in times.items()}, {})
-    now = STILL + 1.0
-    found.seen(now, times, dict.fromkeys(bring, 1))
+    found.record_times(0.0, {each: time - (each not in still) for each, time in times.items()}, {})
+    now = STALLED_INTERVALS + 1.0
+    found.record_times(now, times, dict.fromkeys(bring, 1))
     return found, now
 
 
@@ -130,7 +131,7 @@ def test_who_stands_still_is_given_up_and_counts_again_when_it_gets_on() -> None
     assert tried.watermark_ns(times) == 40 * S
     assert tried.give_up(now, times, [], 0) == []
     times["c"] = 6 * S
-    tried.seen(now, times, {})
+    tried.record_times(now, times, {})
     assert tried.watermark_ns(times) == 6 * S
 
 
@@ -182,6 +183,6 @@ def test_a_stream_that_left_the_network_is_forgotten() -> None:
     tried, now = room(times, bring="a", still="c")
     assert tried.give_up(now, times, [], 0) == ["c"]
     del times["c"]
-    tried.seen(now, times, {"c": 5})
+    tried.record_times(now, times, {"c": 5})
     assert tried.given_up == set()
     assert tried.watermark_ns(times) == 40 * S

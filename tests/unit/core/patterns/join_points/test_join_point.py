@@ -110,6 +110,7 @@ def test_patterns_of_one_client_share_a_rate_and_those_of_another_do_not() -> No
 # -- what may be done in a step
 
 
+@pytest.mark.slow
 def test_one_step_publishes_no_more_than_it_may_and_others_have_their_turn() -> None:
     published: list[int] = []
 

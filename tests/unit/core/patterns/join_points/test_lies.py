@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core import contract
-from anabranch.core.patterns.join_points.moves import STARTS_MAX
 from anabranch.core.patterns.join_points.records import COUNT_MAX
+from anabranch.core.patterns.join_points.registry import STARTS_MAX
 from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY
 from anabranch.model.event import INT_MAX

@@ -338,7 +338,7 @@ def test_what_others_than_its_giver_say_of_a_pattern_is_no_load() -> None:
     world.move("rise", "s", "c")
     world.run(1.0)
     assert world.owners("rise") == ["c"]
-    assert world.points("c").placing._load.rate_per_s < 1e3
+    assert world.points("c").placement._load.rate_per_s < 1e3
 
 
 def test_a_pattern_that_is_refused_is_load_where_it_was() -> None:
@@ -351,8 +351,8 @@ def test_a_pattern_that_is_refused_is_load_where_it_was() -> None:
         world.run(0.01)
     world.world.kill("c")
     world.run(0.1)
-    assert giver.placing._load_shifts["rise"][1] < 0
+    assert giver.placement._unmeasured_load["rise"][1] < 0
     refusal = PointTaken("rise", 1, is_refused=True)
     world.world.stimulate("s", contract.FrameReceived("a", Carry("c", "s", 4, refusal)))
     assert giver.records["rise"].goes_to == ""
-    assert giver.placing._load_shifts == {}
+    assert giver.placement._unmeasured_load == {}

@@ -9,7 +9,7 @@ from anabranch.core.patterns.join_points.placement_cost import (
     LINK_S,
     BrokerBusyness,
     PatternTraffic,
-    burden,
+    added_load,
     cost_of,
     least_cost,
     waiting,
@@ -63,8 +63,8 @@ def test_an_overloaded_broker_gets_dearer_and_is_never_infinite() -> None:
 
 
 def test_a_place_costs_the_same_seen_from_within_and_from_without() -> None:
-    outside = burden(BrokerBusyness(30.0, 0.0, 0.01), 20.0, is_here=False)
-    inside = burden(BrokerBusyness(50.0, 0.0, 0.01), 20.0, is_here=True)
+    outside = added_load(BrokerBusyness(30.0, 0.0, 0.01), 20.0, is_here=False)
+    inside = added_load(BrokerBusyness(50.0, 0.0, 0.01), 20.0, is_here=True)
     assert outside == pytest.approx(inside)
     assert outside > 20.0 * 0.01, "others wait longer too"
 

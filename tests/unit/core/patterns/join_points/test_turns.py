@@ -6,40 +6,40 @@ from anabranch.core.patterns.join_points.join_point import FairQueue, TimerQueue
 def test_who_waits_longest_is_next_though_others_want_one_again() -> None:
     turns = FairQueue()
     for number in range(5):
-        turns.wants(f"p{number}", number)
+        turns.schedule(f"p{number}", number)
     taken = []
     for now in range(10, 20):
-        key = turns.take(now)
+        key = turns.pop(now)
         assert key is not None
         taken.append(key)
-        turns.wants(key, now + 1)
+        turns.schedule(key, now + 1)
     assert taken == ["p0", "p1", "p2", "p3", "p4"] * 2
 
 
 def test_the_last_time_that_was_said_counts() -> None:
     turns = FairQueue()
-    turns.wants("a", 1.0)
-    turns.wants("a", 5.0)
-    turns.wants("b", 7.0)
-    turns.wants("b", 3.0)
-    assert turns.take(2.0) is None
+    turns.schedule("a", 1.0)
+    turns.schedule("a", 5.0)
+    turns.schedule("b", 7.0)
+    turns.schedule("b", 3.0)
+    assert turns.pop(2.0) is None
     assert turns.next_at() == 3.0
-    assert turns.take(4.0) == "b"
-    assert turns.take(4.0) is None
+    assert turns.pop(4.0) == "b"
+    assert turns.pop(4.0) is None
     assert turns.next_at() == 5.0
-    assert turns.take(8.0) == "a"
-    assert turns.take(8.0) is None
+    assert turns.pop(8.0) == "a"
+    assert turns.pop(8.0) is None
     assert turns.next_at() is None
 
 
 def test_one_that_waits_may_want_it_later_or_no_more() -> None:
     turns = FairQueue()
     for key in ("a", "b", "c"):
-        turns.wants(key, 1.0)
-    assert turns.take(2.0) == "a"
-    turns.wants("b", 9.0)
+        turns.schedule(key, 1.0)
+    assert turns.pop(2.0) == "a"
+    turns.schedule("b", 9.0)
     turns.remove("c")
-    assert turns.take(3.0) is None
+    assert turns.pop(3.0) is None
     assert turns.next_at() == 9.0
 
 

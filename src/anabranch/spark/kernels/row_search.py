@@ -1,16 +1,34 @@
-"""Match counting for many events at once: sweeps the index block by block, not event by event.
+"""Index search for events in columns, and counting of matches for many events at once.
 
-A search goes from an event to the blocks that it may match. With a million subscriptions, that
-reads hundreds of megabytes per event and is bound by memory bandwidth. If only counts are needed,
-the order does not matter. This module therefore places a *tile* of events first and then visits
-each block once, for all events of the tile that reach it, so that the index data stays in the cache
-while it is needed. Counters are indexed by slot for the same reason: the slots of a block are
-adjacent, its entries are not. The tests are those of `matching.kernels.search`, in the same order.
+A search of the index normally reads MessagePack. For events in columns, writing that would cost
+more than reading it, so this module places values on the axes of the index directly from Arrow
+arrays. Index and search are the same (`matching.kernels.search`).
 
-Precondition: every subscription of the index is a single conjunction, without patterns and doubts.
-An entry is then a subscription, and no event counts twice for it. The caller checks this.
+The *plan* gives the location of the columns: PLAN_WORDS words per column, with the addresses of its
+arrays. The creator of a plan keeps those arrays alive while a kernel runs. Rules:
 
-The *tile* is a vector of addresses of arrays that the caller owns; see the constants.
+1. A null is absent. Of two columns of one attribute, the first that has a value counts.
+2. Texts are UTF-8, as in Arrow; this is not checked here.
+3. A doubtful entry is left out if its subscription also matches by another entry.
+4. A kernel that runs out of space reports it, and is called again from the row it has reached.
+5. Encoded events are a single column of the kind ENCODED. Brokers validated them when they were
+   published; regardless of their content, no byte outside of them is read. An event that is not
+   plain is ODD and left to Python.
+
+`search_rows` serves all of that, because each entry point is compiled with a copy of the whole
+search.
+
+`sweep_rows` counts. A search goes from an event to the blocks that it may match. With a million
+subscriptions, that reads hundreds of megabytes per event and is bound by memory bandwidth. If only
+counts are needed, the order does not matter. So a *tile* of events is placed first, and then each
+block is visited once, for all events of the tile that reach it, so that the index data stays in
+the cache while it is needed. Counters are indexed by slot for the same reason: the slots of a block
+are adjacent, its entries are not. The tests are those of `matching.kernels.search`, in the same
+order.
+
+6. To be counted, every subscription of the index is a single conjunction, without patterns and
+   doubts. An entry is then a subscription, and no event counts twice for it. The caller checks
+   this.
 """
 
 import numpy as np
@@ -24,14 +42,178 @@ from anabranch.matching.kernels.machine import (
     bytes_at,
     entry_point,
     get,
+    inlined,
     integers_at,
     kernel,
     lowest_bit,
     words_at,
 )
-from anabranch.matching.kernels.place_event import lift_event, next_stamp, record_holds, ties_hold
+from anabranch.matching.kernels.read_event import (
+    attributes_in,
+    lift_event,
+    next_stamp,
+    place_float,
+    place_integer,
+    place_kind,
+    place_text,
+    read_event,
+    record_holds,
+    ties_hold,
+)
+from anabranch.matching.kernels.search import find, has_room
 from anabranch.matching.kernels.storage import find_cluster
-from anabranch.spark.kernels.columnar import PLAN_WORDS, place_row
+
+# -- plan columns ----------------------------------------------------------------------------------
+
+PLAN_WORDS = 8
+ATTRIBUTE = 0  #: Number of the attribute in the index.
+KIND = 1
+VALUES = 2  #: Address of the values; for texts, of their offsets.
+VALID = 3  #: Address of the validity bitmap; 0 if there are no nulls.
+LETTERS = 4  #: Address of the bytes of texts.
+SKIP = 5  #: Number of rows in the arrays before the first one.
+
+# Kinds of columns; LONG_… have 64-bit offsets.
+TEXT, LONG_TEXT, ENCODED, LONG_ENCODED, INTEGER, FLOAT, TRUTH = 0, 1, 2, 3, 4, 5, 6
+
+#: Value in `states` for an event that Python has to evaluate.
+ODD = 1
+
+_ZERO = np.int64(0)
+
+
+@inlined
+def _bit(plan, word, row):
+    return (np.int64(get(bytes_at(plan, word), row >> 3)) >> (row & 7)) & 1
+
+
+@inlined
+def _stretch(plan, column, row):
+    """(first byte, length) of a text or an encoded event."""
+    if plan[column + KIND] & 1 == 0:
+        ends = integers_at(plan, column + VALUES)
+        first = np.int64(get(ends, row))
+        return first, np.int64(get(ends, row + 1)) - first
+    long_ends = words_at(plan, column + VALUES)
+    return get(long_ends, row), get(long_ends, row + 1) - get(long_ends, row)
+
+
+@kernel
+def place_row(context, plan, columns, row):
+    """(axes, patterns) of the event in a row; patterns is TEXT_FULL if space is missing."""
+    seen = integers_at(context, at.NAME_SEEN)
+    stamp = np.int32(context[at.STAMP])
+    count = _ZERO
+    hits = _ZERO
+    for c in range(columns):
+        column = c * PLAN_WORDS
+        attribute = plan[column + ATTRIBUTE]
+        spot = row + plan[column + SKIP]
+        if get(seen, attribute) == stamp:
+            continue
+        if plan[column + VALID] != 0 and _bit(plan, column + VALID, spot) == 0:
+            continue
+        seen[attribute] = stamp
+        kind = plan[column + KIND]
+        if kind == INTEGER:
+            value = get(words_at(plan, column + VALUES), spot)
+            count = place_integer(context, attribute, value, count)
+        elif kind == FLOAT:
+            bits = get(words_at(plan, column + VALUES), spot)
+            count = place_float(context, attribute, bits, count)
+        elif kind == TRUTH:
+            truth = _bit(plan, column + VALUES, spot)
+            value = np.int64(at.K_TRUE if truth != 0 else at.K_FALSE)
+            count = place_kind(context, attribute, value, count)
+        else:
+            first, length = _stretch(plan, column, spot)
+            letters = bytes_at(plan, column + LETTERS)
+            count, more = place_text(context, attribute, letters, first, length, count, hits)
+            if more < 0:
+                return count, more
+            hits = more
+    return count, hits
+
+
+@kernel
+def _open_doubts(context, before, after):
+    """Drop the doubts of subscriptions that match for certain. Returns the new end of doubts."""
+    doubts = integers_at(context, at.DOUBTS)
+    owners = integers_at(context, at.ENTRY_OWNER)
+    stamps = integers_at(context, at.STAMPS)
+    stamp = np.int32(context[at.STAMP])
+    kept = before
+    for i in range(before, after):
+        if get(stamps, get(owners, get(doubts, i))) != stamp:
+            doubts[kept] = doubts[i]
+            kept += 1
+    return kept
+
+
+@kernel
+def _read_body(context, plan, row, bounds):
+    """(axes, patterns) of the encoded event in a row; patterns is UNREAD if it is not plain."""
+    if plan[VALID] != 0 and _bit(plan, VALID, row + plan[SKIP]) == 0:
+        return _ZERO, np.int64(at.UNREAD)
+    data = bytes_at(plan, LETTERS)
+    start, length = _stretch(plan, 0, row + plan[SKIP])
+    first, end, _ = attributes_in(data, start, start + length, bounds)
+    if first < 0:
+        return _ZERO, np.int64(at.UNREAD)
+    position, count, hits = read_event(context, data, first, end, _ZERO, np.int64(-1))
+    return count, hits if position >= 0 else position
+
+
+@kernel
+def _tally(context, n, counts):
+    output = integers_at(context, at.OUTPUT)
+    for i in range(n):
+        counts[get(output, i)] += 1
+
+
+@entry_point
+def search_rows(context, plan, bounds, first, ends, doubt_ends, states, counts):
+    """Search from row `first` on; the doubts of row i end at doubt_ends[i + 1] in DOUBTS.
+
+    Without `counts`, the owners of row i end at ends[i + 1] in OUTPUT. With `counts`, owners are
+    counted there, and ends[i + 1] is the number of owners of row i; doubts are not counted. A row
+    that is ODD in `states` has no result. Returns (rows done, reason to stop: 0 for none)."""
+    context = borrowed(context)
+    plan = borrowed(plan)
+    columns = np.int64(plan.shape[0]) // PLAN_WORDS
+    is_encoded = columns == 1 and (plan[KIND] == ENCODED or plan[KIND] == LONG_ENCODED)
+    is_counted = counts.shape[0] > 0
+    n = _ZERO
+    d = _ZERO
+    for row in range(first, states.shape[0]):
+        if not has_room(context, n, d):
+            return row, np.int64(at.OUTPUT_FULL)
+        next_stamp(context)
+        if is_encoded:
+            count, hits = _read_body(context, plan, row, bounds)
+        else:
+            count, hits = place_row(context, plan, columns, row)
+        found = n
+        if hits == at.UNREAD:
+            states[row] = ODD
+        elif hits < 0:
+            lift_event(context, count)
+            return row, hits
+        else:
+            found, after = find(context, count, hits, n, d)
+            lift_event(context, count)
+            d = _open_doubts(context, d, after)
+        ends[row + 1] = found
+        doubt_ends[row + 1] = d
+        if is_counted:
+            _tally(context, found, counts)
+        else:
+            n = found
+    return np.int64(states.shape[0]), _ZERO
+
+
+# -- counting --------------------------------------------------------------------------------------
+
 
 # -- tile: addresses, and its size -----------------------------------------------------------------
 
@@ -48,7 +230,7 @@ HERE = 9  #: i32: the events that reach the current cluster.
 ROWS = 10  #: Capacity in events.
 TILE_WORDS = 11
 
-_ZERO = np.uint64(0)
+_NO_BITS = np.uint64(0)
 _ONE = np.uint64(1)
 _FIRST_ROW = np.int64((1 << 40) - 1)
 #: Minimum candidates in a block for which reading its certain pages pays off; here they are cached.
@@ -115,7 +297,6 @@ def _point_at(context, tile, base):
 
 @kernel
 def _record_holds(context, record):
-    """Whether all predicates of a record hold."""
     records = words_at(context, at.RECORDS)
     position = record + 1
     for _ in range(get(records, record) & 0xFFFF):
@@ -163,7 +344,7 @@ def _is_admitted(context, tile, base, zone_axes, z):
         first = get(zones, z + at.Z_RANGE + 2 * rank)
         if (zone_axes >> (48 + rank)) & 1:
             cell = get(bytes_at(tile, CELLS), base + axis)
-            if (np.uint64(first) >> np.uint64(cell)) & _ONE == _ZERO:
+            if (np.uint64(first) >> np.uint64(cell)) & _ONE == _NO_BITS:
                 return False
         else:
             last = get(zones, z + at.Z_RANGE + 2 * rank + 1)
@@ -207,18 +388,18 @@ def _sweep_block(context, tile, block, row, axes, counts):
         x5 &= get(pages, spot + 5)
         x6 &= get(pages, spot + 6)
         x7 &= get(pages, spot + 7)
-    if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == _ZERO:
+    if (x0 | x1 | x2 | x3 | x4 | x5 | x6 | x7) == _NO_BITS:
         return np.int64(0)
     members = bit_count(x0) + bit_count(x1) + bit_count(x2) + bit_count(x3)
     members += bit_count(x4) + bit_count(x5) + bit_count(x6) + bit_count(x7)
-    y0 = _ZERO
-    y1 = _ZERO
-    y2 = _ZERO
-    y3 = _ZERO
-    y4 = _ZERO
-    y5 = _ZERO
-    y6 = _ZERO
-    y7 = _ZERO
+    y0 = _NO_BITS
+    y1 = _NO_BITS
+    y2 = _NO_BITS
+    y3 = _NO_BITS
+    y4 = _NO_BITS
+    y5 = _NO_BITS
+    y6 = _NO_BITS
+    y7 = _NO_BITS
     if members >= _CERTAIN_FROM:
         y0 = x0 & np.uint64(get(blocks, b + at.B_WHOLE + 0))
         y1 = x1 & np.uint64(get(blocks, b + at.B_WHOLE + 1))
@@ -258,11 +439,11 @@ def _sweep_block(context, tile, block, row, axes, counts):
         slot = get(blocks, b + at.B_CHUNKS + (word >> 1)) + 64 * (word & 1)
         word += 1  # noqa: SIM113 - a loop over a tuple is unrolled, with nothing to enumerate
         x &= ~y
-        while y != _ZERO:
+        while y != _NO_BITS:
             counts[slot + lowest_bit(y)] += 1
             y &= y - _ONE
             found += 1
-        while x != _ZERO:
+        while x != _NO_BITS:
             candidate = slot + lowest_bit(x)
             x &= x - _ONE
             if _slot_holds(context, tile, base, candidate):

@@ -1,19 +1,62 @@
-"""The table of text patterns: literals that texts start with, end with, contain or equal.
+"""The tables in which kernels look up texts: attribute names, and text patterns.
 
-`kernels.patterns` finds the patterns that a text satisfies. This module maintains its input: the
-concatenated literals, a hash table, and for each attribute the (kind, length) pairs that occur,
+`kernels.text_tables` searches them. `NameTable` has the attribute names of filters; it is rebuilt
+when names are released. `PatternTable` has the literals that texts start with, end with, contain or
+equal: concatenated, with a hash table, and for each attribute the (kind, length) pairs that occur,
 except for whole texts, which are looked up directly. Literals of removed patterns are collected
 when they outweigh the rest. State: rebuilt from the filters.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from anabranch.matching.kernels import layout as at
-from anabranch.matching.kernels.patterns import BASE, drop_pattern, put_pattern
+from anabranch.matching.kernels.text_tables import BASE, drop_pattern, put_name, put_pattern
 from anabranch.matching.memory import Memory
 
 
-class TextPatternBook:
+class NameTable:
+    """Names by attribute, in the arrays of one memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._attributes: list[int] = []
+        self._letters_used = 0
+
+    def learn(self, attribute: int, name: str) -> None:
+        memory = self._memory
+        raw = name.encode()
+        first = self._letters_used
+        self._letters_used += len(raw)
+        if self._letters_used > memory.context[at.NAME_LETTER_CAPACITY]:
+            memory.grow(at.NAME_LETTER_CAPACITY, self._letters_used)
+        if attribute >= memory.context[at.AXIS_CAPACITY]:
+            memory.grow(at.AXIS_CAPACITY, attribute + 1)
+        memory.arrays[at.NAME_LETTERS][first : self._letters_used] = np.frombuffer(raw, np.uint8)
+        memory.arrays[at.NAMES][at.NAME_WORDS * attribute + at.N_TEXT] = first | len(raw) << 32
+        self._attributes.append(attribute)
+        mask = int(memory.context[at.NAME_HASH_MASK])
+        if 2 * len(self._attributes) > mask:
+            memory.grow_name_hash(2 * (mask + 1))
+            for known in self._attributes:
+                put_name(memory.context, known)
+        else:
+            put_name(memory.context, attribute)
+
+    def rewrite(self, names: Sequence[str | None]) -> None:
+        self._attributes.clear()
+        self._letters_used = 0
+        self._memory.arrays[at.NAME_HASH][:] = 0
+        for attribute, name in enumerate(names):
+            if name is not None:
+                self.learn(attribute, name)
+
+
+# -- text patterns ---------------------------------------------------------------------------------
+
+
+class PatternTable:
     """Text patterns by code, in the arrays of one memory."""
 
     def __init__(self, memory: Memory) -> None:
@@ -97,7 +140,6 @@ class TextPatternBook:
             put_pattern(memory.context, code)
 
     def _write_classes(self) -> None:
-        """Write down which classes each attribute has."""
         memory = self._memory
         total = sum(map(len, self._classes.values()))
         if total > memory.context[at.CLASS_CAPACITY]:

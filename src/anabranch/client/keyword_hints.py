@@ -1,0 +1,49 @@
+"""A misspelt keyword is an error that suggests the right one.
+
+    client.publish({"n": 1}, time_limt=3)
+    TypeError: publish() got an unexpected keyword argument 'time_limt'; did you mean 'time_limit'?
+
+Python 3.13 makes such suggestions itself. `suggest_keywords` adds them for older versions.
+
+Stateless.
+"""
+
+import difflib
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ParamSpec, TypeVar, cast
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def suggest_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Make the error of an unexpected keyword argument suggest the nearest one."""
+    if sys.version_info >= (3, 13):
+        return function
+    known = inspect.signature(function).parameters
+
+    def check(names: Iterable[str]) -> None:
+        for name in names:
+            if name not in known:
+                nearest = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                raise TypeError(
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+                )
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Result:
+        check(kwargs)
+        return function(*args, **kwargs)
+
+    @functools.wraps(function)
+    async def checked_coroutine(*args: P.args, **kwargs: P.kwargs) -> object:
+        check(kwargs)
+        return await cast("Awaitable[object]", function(*args, **kwargs))
+
+    # Documentation and callers can tell that a coroutine function is one.
+    is_coroutine = inspect.iscoroutinefunction(function)
+    return cast("Callable[P, Result]", checked_coroutine) if is_coroutine else checked

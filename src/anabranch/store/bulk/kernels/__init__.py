@@ -1,1 +1,0 @@
-"""The kernels of bulk reading. Python calls those in `entries` and `rows`."""

@@ -1,0 +1,76 @@
+"""Every keyword of the interface is in a signature; a misspelt one is an error, not ignored."""
+
+import inspect
+import re
+from collections.abc import Callable
+
+import pytest
+
+import anabranch
+from anabranch import BlockingClient, BlockingSubscription, Client, Received, Subscription
+from anabranch.client.keyword_hints import suggest_keywords
+from tests.client_parts import network, run
+
+CLASSES = (
+    Client,
+    BlockingClient,
+    Subscription,
+    BlockingSubscription,
+    anabranch.PatternSubscription,
+    anabranch.BlockingPatternSubscription,
+    Received,
+    anabranch.Fetcher,
+)
+
+
+def public_functions() -> list[Callable[..., object]]:
+    methods = [
+        method
+        for each in CLASSES
+        for name, method in inspect.getmembers(each, inspect.isfunction)
+        if not name.startswith("_")
+    ]
+    return [*methods, anabranch.connect, anabranch.connect_blocking]
+
+
+@pytest.mark.parametrize("function", public_functions(), ids=lambda each: each.__qualname__)
+def test_no_public_signature_hides_its_keywords(function: Callable[..., object]) -> None:
+    kinds = [each.kind for each in inspect.signature(function).parameters.values()]
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+@pytest.mark.parametrize("function", public_functions(), ids=lambda each: each.__qualname__)
+def test_every_public_docstring_stands_by_itself(function: Callable[..., object]) -> None:
+    assert function.__doc__
+    assert not re.search(r"this module|top of", function.__doc__)
+
+
+def test_a_misspelt_keyword_of_publish_is_an_error_with_the_right_one() -> None:
+    async def story() -> None:
+        async with network("a") as (a,), anabranch.connect(a.address) as client:
+            for call in (client.publish, client.publish_soon, client.request):
+                with pytest.raises(TypeError, match=r"'time_limt'.*[Dd]id you mean 'time_limit'\?"):
+                    await call({"n": 1}, time_limt=3)  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match="unexpected keyword argument 'ttl'"):
+                await client.publish_many([{"n": 1}], ttl=5)  # type: ignore[call-arg]
+            with pytest.raises(TypeError, match=r"'durabel'.*[Dd]id you mean 'durable'\?"):
+                await client.subscribe("TRUE", durabel="x")  # type: ignore[call-arg]
+
+    run(story)
+
+
+def test_a_misspelt_keyword_of_connect_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"[Dd]id you mean 'options'\?"):
+        anabranch.connect("127.0.0.1:4100", option=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"[Dd]id you mean 'network_file'\?"):
+        anabranch.connect_blocking(networkfile="x")  # type: ignore[call-arg]
+
+
+def test_a_keyword_like_no_other_has_no_suggestion() -> None:
+    @suggest_keywords
+    def paint(*, colour: str) -> str:
+        return colour
+
+    assert paint(colour="red") == "red"
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'x'$"):
+        paint(x=1)  # type: ignore[call-arg]
