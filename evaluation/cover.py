@@ -33,7 +33,8 @@ import typer
 from rich.console import Console
 
 from anabranch import Filter
-from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.matching.covering import CoveringTable
 from anabranch.matching.dag import ConjunctionDag
 from anabranch.model.normal.conjunction import Conjunction

@@ -71,7 +71,8 @@ from rich.console import Console
 
 import anabranch
 from anabranch import Event, Filter, MatchIndex
-from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from evaluation.measurement import (
     VERIFIED_EVENTS,
     Rates,

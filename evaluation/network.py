@@ -44,7 +44,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, steps_on_stderr
 from anabranch.core.routing.registry import RoutingName
 from anabranch.matching.warm import warm
 from anabranch.store.bulk.warm import warm as warm_bulk

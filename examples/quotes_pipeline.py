@@ -22,10 +22,10 @@ from pyspark.sql.functions import avg, bround, col, count, window
 import anabranch
 from anabranch.spark import session
 from anabranch.spark.archive.writer import archive
-from anabranch.spark.audit.publications import read_history
+from anabranch.spark.audit.inputs import read_history
+from anabranch.spark.audit.page import audit_page
 from anabranch.spark.audit.runner import audit_traces
 from anabranch.spark.options import read_options
-from anabranch.spark.report.audit_page import audit_page
 
 # One broker. Its log keeps a day; by itself it would forget what every subscriber has got.
 NETWORK = """

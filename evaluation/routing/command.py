@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, steps_on_stderr
 from evaluation.routing.mesh import SCALE as MESH_SCALE
 from evaluation.routing.mesh import MeshPart, run_mesh
 from evaluation.routing.tree import RoutingReport, Size, print_report, write_page

@@ -33,7 +33,8 @@ from typing import Literal
 import msgspec
 import typer
 
-from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, steps_on_stderr
 from evaluation.routing.mesh_changes import (
     DEATHS,
     MANY,

@@ -41,8 +41,9 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.output import print_json
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
 from evaluation.measurement import Verdict, at_most
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ import numpy as np
 import typer
 
 from anabranch import MatchIndex
-from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
-from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
+from anabranch.cli.output import print_json
+from anabranch.cli.pipeline.spark_io import MasterOption, spark_session
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from evaluation.measurement import (
     Verdict,
     WrongAnswerError,

@@ -82,7 +82,8 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import Steps, console, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, steps_on_stderr
 from anabranch.client.blocking import BlockingClient, BlockingSubscription, connect_blocking
 from anabranch.client.stream_reader import Fetcher
 from anabranch.config.network_file import NetworkFile, loads

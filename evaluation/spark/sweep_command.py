@@ -24,10 +24,11 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
-from anabranch.spark.report import plots
-from anabranch.spark.report.page import Cell, Page
+from anabranch.cli.output import print_json
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
+from anabranch.spark.audit import page as plots
+from anabranch.spark.audit.page import Cell, Page
 from evaluation.routing.tree import RoutingReport, Size, write_page
 from evaluation.routing.tree_model import (
     crashing_shapes,

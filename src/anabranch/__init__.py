@@ -3,15 +3,13 @@
 from anabranch import Event, Filter, MatchIndex, attr
 
 What a program needs to talk to a network is here too (`connect`, `connect_blocking`, `embedded` and
-the errors of `anabranch.client`), loaded when it is first used: who only matches filters loads no
-sockets.
+the errors of `anabranch.client`). These names and `MatchIndex` are loaded on first use, so a
+program that only parses filters loads neither sockets nor numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from anabranch.matching.identities import Matches
-from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import (
     AnabranchError,
     DuplicateIdError,
@@ -66,6 +64,8 @@ if TYPE_CHECKING:
     from anabranch.client.stream_reader import Fetcher
     from anabranch.client.subscription import OrderNotKept, Received, Subscription, Withheld
     from anabranch.devnet.embedded import Embedded, embedded
+    from anabranch.matching.identities import Matches
+    from anabranch.matching.index import MatchIndex
 
 __version__ = "0.2.0"
 
@@ -110,6 +110,8 @@ _LAZY = {
     **dict.fromkeys(("OrderNotKept", "Received", "Withheld"), "client.subscription"),
     "Subscription": "client.subscription",
     **dict.fromkeys(("Embedded", "embedded"), "devnet.embedded"),
+    "MatchIndex": "matching.index",
+    "Matches": "matching.identities",
 }
 
 __all__ = [

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from typer.testing import CliRunner
 
-from anabranch.cli.output import Steps
+from anabranch.cli.screen import Steps
 from evaluation.__main__ import app
 from evaluation.network import (
     PARTS,

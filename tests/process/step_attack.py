@@ -212,7 +212,7 @@ def unlike(number: int, seed: int) -> str:
 
 
 #: Conjunctions of `unlike` that a filter may have.
-_UNLIKE_MAX = DEFAULT_LIMITS.search_weight_max // 2
+_UNLIKE_MAX = DEFAULT_LIMITS.search_weight_max // 4
 
 
 def reliable(number: int, text: str, start: str = "now") -> Subscribe:
@@ -227,8 +227,8 @@ async def filters(attacker: Attacker, scale: float) -> None:
 
 
 async def likes(attacker: Attacker, scale: float) -> None:
-    """80 filters of as many conjunctions of LIKE as fit, which no kernel compares."""
-    count = max(1, int(80 * scale))
+    """160 filters of as many conjunctions of LIKE as fit, which no kernel compares."""
+    count = max(1, int(160 * scale))
     for n in range(1, count + 1):
         attacker.send(reliable(n, unlike(_UNLIKE_MAX, n)))
     await attacker.until("Subscribed", count)
@@ -401,7 +401,7 @@ async def advertises(attacker: Attacker, scale: float) -> None:
         (30, lambda n: conjunctions(200, n)),
         (30, lambda n: " OR ".join(f"w{i}<{n}" for i in range(1_000))),
         (60, lambda n: unlike(99, n)),
-        (20, lambda n: unlike(_UNLIKE_MAX, n)),
+        (40, lambda n: unlike(_UNLIKE_MAX, n)),
     )
     for number, (count, make) in enumerate(makers, 1):
         texts = [make(n) for n in range(max(5, int(count * scale)))]

@@ -14,7 +14,7 @@ import pytest
 from anabranch.cli.bench import network as bench
 from anabranch.cli.connect_options import Way
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import steps_on_stderr
+from anabranch.cli.screen import steps_on_stderr
 from anabranch.devnet.network import LocalNetwork
 from tests.process_parts import PAIR, network_file, run, status, until_asked
 

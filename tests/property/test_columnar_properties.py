@@ -12,8 +12,7 @@ from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import encode_event
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.spark.event_batches import ColumnEvents, EncodedEvents
-from anabranch.spark.task_matcher import Events, Matcher
+from anabranch.spark.task_matcher import ColumnEvents, EncodedEvents, Events, Matcher
 from tests.columnar_parts import columns_of
 from tests.matching_parts import Attributes, events, filters, plain_filters
 

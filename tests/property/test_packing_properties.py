@@ -18,8 +18,7 @@ if not numba_is_here():
     pytest.skip("there are no kernels without numba", allow_module_level=True)
 
 from anabranch.spark.column_types import Kind
-from anabranch.spark.drafts import Drafting
-from anabranch.spark.write_columns import Part, Role, RowError
+from anabranch.spark.drafts import Drafting, Part, Role, RowError
 
 NOW_NS = 1_700_000_000_000_000_123
 SMALL = Limits(

@@ -13,9 +13,8 @@ from anabranch.model.event import INT_MAX, INT_MIN, EventId, Value
 if not numba_is_here():
     pytest.skip("there are no kernels without numba", allow_module_level=True)
 
-from anabranch.spark.attribute_maps import variant_of
-from anabranch.spark.drafts import Drafting
-from anabranch.spark.write_columns import Part, RowError
+from anabranch.spark.columns import variant_of
+from anabranch.spark.drafts import Drafting, Part, RowError
 
 #: As Spark exchanges it.
 VARIANT = pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")])

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 import msgspec
 
-from anabranch.spark.archive import compaction, layout, manifest, task
+from anabranch.spark.archive import compaction, manifest, writer
 from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.writer import Archiver
 from anabranch.spark.options import read_options
@@ -63,13 +63,13 @@ def _before(place: object, name: str) -> Callable[[], None]:
 
 #: Where an archiver can die: in the order in which it gets there.
 POINTS: dict[str, Callable[[], None]] = {
-    "the directory is made": _before(layout, "_establish"),
-    "a file is written": _before(task, "Proposed"),
+    "the directory is made": _before(manifest, "_establish"),
+    "a file is written": _before(writer, "Proposed"),
     "files are written": _before(manifest.os, "link"),  # type: ignore[attr-defined]
     "the commit is made": _after(manifest.os, "link"),  # type: ignore[attr-defined]
     "a file is renamed": _after(Path, "rename"),
     "a joined file is written": _after(compaction, "join_files"),
-    "old files are put aside": _after(layout, "retire"),
+    "old files are put aside": _after(manifest, "retire"),
 }
 
 

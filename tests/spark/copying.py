@@ -75,7 +75,7 @@ class DyingSource(AnabranchDataSource):
         return "anabranch-dying"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return _DyingWriter(self._options("stream write"), schema, overwrite)
+        return _DyingWriter(self._options("stream write", schema), schema, overwrite)
 
 
 class _DyingWriter(StreamWriter):

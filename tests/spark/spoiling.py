@@ -17,7 +17,7 @@ from anabranch.check.checker import check
 from anabranch.devnet.verdict import concluded
 from anabranch.sim.runner import Order, plan_of
 from anabranch.sim.simulation import Simulation
-from anabranch.spark.audit.finding_rows import KINDS
+from anabranch.spark.audit.verdicts import KINDS
 
 #: Kind, subscription, stream, tick.
 Place = tuple[str, str, str, int]

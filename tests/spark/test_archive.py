@@ -15,14 +15,19 @@ from pyspark.sql import SparkSession
 import anabranch
 from anabranch.model.errors import LocalError
 from anabranch.model.event import INT_MAX, Event, Value
-from anabranch.spark.archive import layout, manifest
+from anabranch.spark.archive import manifest
 from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.manifest import ArchiveConflictError, read_state
-from anabranch.spark.archive.plan import TASK_TICKS_MIN, rounds
 from anabranch.spark.archive.reader import ArchiveReader
-from anabranch.spark.archive.task import Answer
 from anabranch.spark.archive.verification import verify
-from anabranch.spark.archive.writer import Archiver, TrimmedTicksError, archive
+from anabranch.spark.archive.writer import (
+    TASK_TICKS_MIN,
+    Answer,
+    Archiver,
+    TrimmedTicksError,
+    archive,
+    rounds,
+)
 from anabranch.spark.survey import SurveyResult
 from tests.archive_parts import (
     BOUND_S,
@@ -142,7 +147,7 @@ def test_a_compacted_archive_holds_the_same_in_fewer_files(
         assert len(ds.dataset(directory, partitioning="hive", format="parquet").to_table()) == 200
         # What was replaced stays for readers, and goes when its time has come.
         assert len(verify(directory).unnamed) == 4
-        assert len(layout.settle(directory, read_state(directory).files, old_kept_s=0.0)) == 4
+        assert len(manifest.settle(directory, read_state(directory).files, old_kept_s=0.0)) == 4
         assert verify(directory).unnamed == []
         archived(network, directory)
 
@@ -191,7 +196,7 @@ def test_the_newest_commits_are_read_with_and_without_their_snapshot(tmp_path: P
             directory, state, manifest.Commit(number=number, kind="append")
         )
     assert read_state(directory) == state
-    (snapshot,) = layout.commits_directory(directory).glob("*.snapshot.json")
+    (snapshot,) = manifest.commits_directory(directory).glob("*.snapshot.json")
     snapshot.write_text("{")
     assert read_state(directory) == state
 
@@ -315,7 +320,7 @@ def test_what_is_no_archive_or_another_ones_is_told_so(tmp_path: Path) -> None:
     told = pytest.raises(LocalError, match="an archive of network 'pair'")
     with network_of(tmp_path, LOSSY) as other, told:
         archived(other, tmp_path / "archive")
-    commit = layout.commits_directory(tmp_path / "archive") / f"{1:020}.json"
+    commit = manifest.commits_directory(tmp_path / "archive") / f"{1:020}.json"
     commit.write_text('{"number": 1')
     with pytest.raises(LocalError, match="modified or damaged"):
         read_state(tmp_path / "archive")

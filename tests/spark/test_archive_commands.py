@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from anabranch.cli.main import app
+from anabranch.cli.pipeline.spark_io import told_plainly
 from tests.archive_parts import archived
 from tests.spark_parts import PAIR, network_of
 
@@ -25,7 +26,8 @@ def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 
     @contextmanager
     def session_of_tests(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield spark
+        with told_plainly():
+            yield spark
 
     command = import_module("anabranch.cli.pipeline.archive")
     monkeypatch.setattr(command, "spark_session", session_of_tests)

@@ -8,10 +8,8 @@ from anabranch.model.encoding import decode_event, encode_event, encode_row, row
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId
 from anabranch.model.filter import Filter
-from anabranch.spark.archive.columns import OWN, ColumnName, Naming
-from anabranch.spark.archive.restored_rows import Restoring
-from anabranch.spark.archive.tables import Tabling, pair_of
-from anabranch.spark.archive.task import by_day
+from anabranch.spark.archive.columns import OWN, ColumnName, Naming, Restoring, Tabling, pair_of
+from anabranch.spark.archive.writer import by_day
 from tests.bulk_parts import odd_bodies, usual_events
 from tests.matching_parts import filters
 

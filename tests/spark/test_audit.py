@@ -16,9 +16,9 @@ from anabranch.devnet.traces import encode_line
 from anabranch.model.errors import LocalError
 from anabranch.sim.runner import Order, plan_of
 from anabranch.spark.audit import audit, findings
-from anabranch.spark.audit.finding_rows import KINDS
-from anabranch.spark.audit.publications import Logs
+from anabranch.spark.audit.inputs import Logs
 from anabranch.spark.audit.runner import audit_traces
+from anabranch.spark.audit.verdicts import KINDS
 from evaluation.spark.audit import make_specimen
 from tests.spark.spoiling import LoggedRow, Place, checked, logged_rows, simulated, spoiled
 

@@ -14,9 +14,9 @@ from anabranch.cli.pipeline.broker_logs import read_states
 from anabranch.devnet.traces import encode_line
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.past import HistoricalRead, Part
+from anabranch.spark.archive.reader import HistoricalRead, Part
 from anabranch.spark.audit import audit
-from anabranch.spark.audit.publications import Logs, first_known, read_history
+from anabranch.spark.audit.inputs import Logs, first_known, read_history
 from anabranch.spark.audit.runner import audit_traces
 from anabranch.spark.options import read_options
 from tests.spark_parts import PAIR, network_of

@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from anabranch.spark.audit import page as plots
 from anabranch.spark.audit.findings import Finding, Hour, Latency, Report, Step, SubscriberFigures
-from anabranch.spark.report import plots
-from anabranch.spark.report.audit_page import audit_page
-from anabranch.spark.report.page import Page
+from anabranch.spark.audit.page import Page, audit_page
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SVG = "{http://www.w3.org/2000/svg}"

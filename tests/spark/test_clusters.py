@@ -21,6 +21,7 @@ import pytest
 
 from tests.broker_parts import Brokers
 from tests.spark.copying import Copy
+from tests.spark.sql_statements import Script
 from tests.spark_parts import ROOT, Driver, Findings, compared, events_of, publish_numbered
 
 pytestmark = [
@@ -195,6 +196,26 @@ def test_a_standalone_cluster_of_two_workers_reads_and_writes(
 def test_a_client_of_spark_connect_reads_and_writes(brokers: Brokers, tmp_path: Path) -> None:
     with connect_server(tmp_path) as place:
         assert copy_on(place, brokers, tmp_path) == EVERYTHING
+
+
+def test_a_client_of_spark_connect_uses_tables(brokers: Brokers, tmp_path: Path) -> None:
+    options = f"OPTIONS (brokers '{brokers.address('a')}', streams 'a', filter 'n < 10')"
+    select = "SELECT 'sql', n FROM again WHERE n > 7"
+    statements = [
+        f"CREATE TABLE numbers USING anabranch {options}",
+        f"CREATE TEMPORARY VIEW again USING anabranch {options}",
+        f"INSERT INTO numbers WITH (transactionId = 'sql') (source, n) {select}",
+        "SELECT n FROM numbers WHERE source = 'sql' ORDER BY n",
+    ]
+    with connect_server(tmp_path) as place:
+        text = msgspec.json.encode(Script(place, statements)).decode()
+        with Driver(tmp_path / "driver.log", "tests.spark.sql_statements", text) as driver:
+            assert driver.wait(BOUND_S) == 0, driver.said()[-5_000:]
+            assert "rows [[8],[9]]" in driver.said()
+    written = events_of(brokers.address("a"), "a", "sink/sql")
+    assert [dict(event.attributes) for event in written] == [
+        {"source": "sql", "n": n} for n in (8, 9)
+    ]
 
 
 def test_a_sweep_sends_its_own_package_to_executors(tmp_path: Path) -> None:

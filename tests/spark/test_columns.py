@@ -14,7 +14,7 @@ from pyspark.sql.types import VariantVal
 from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event, EventId, Value
-from anabranch.spark import attribute_maps
+from anabranch.spark import columns
 from anabranch.spark.column_types import ENVELOPE, Kind, Wanted, as_kind, check_wanted
 from anabranch.spark.columns import Columns
 from tests.bulk_parts import odd_bodies, usual_events
@@ -172,8 +172,8 @@ def test_without_a_timestamp_the_time_of_the_log_stands_in() -> None:
     stamped = Event({}, id=EventId("p", 1, 1), timestamp_ns=-1)
     plain = Event({}, id=EventId("p", 1, 1))
     data = rows_of([encode_event(plain), encode_event(stamped)])
-    for columns in (Columns, _Slow):
-        found = columns([Wanted("timestamp"), Wanted("loggedAt")]).batch(data, 2, "s")
+    for make in (Columns, _Slow):
+        found = make([Wanted("timestamp"), Wanted("loggedAt")]).batch(data, 2, "s")
         assert found["timestamp"].cast(pa.int64()).to_pylist() == [1, -1]
         assert found["loggedAt"].cast(pa.int64()).to_pylist() == [1, 2]
 
@@ -192,7 +192,7 @@ def test_a_variant_holds_every_attribute_with_its_type(many: list[dict[str, Valu
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of(bodies), len(many), "s")
     found.validate(full=True)
     for given_attributes, variant in zip(many, found["attributes"].to_pylist(), strict=True):
-        assert variant == attribute_maps.variant_of(given_attributes)
+        assert variant == columns.variant_of(given_attributes)
         read = VariantVal(variant["value"], variant["metadata"]).toPython()
         assert read.keys() == given_attributes.keys()
         for name, value in given_attributes.items():
@@ -209,7 +209,7 @@ def test_a_variant_takes_as_many_attributes_as_an_event_may_have(count: int) -> 
     body = encode_event(Event(many, id=EventId("p", 1, 1)))
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of([body]), 1, "s")
     variant = found["attributes"][0].as_py()
-    assert variant == attribute_maps.variant_of(many)
+    assert variant == columns.variant_of(many)
     assert VariantVal(variant["value"], variant["metadata"]).toPython() == many
 
 
@@ -217,7 +217,7 @@ def test_names_of_a_variant_are_in_the_order_of_utf_16() -> None:
     odd = {"\U0001f600": 1, "\uffee": 2, "a": 3, "\ue000x": 4}
     body = encode_event(Event(odd, id=EventId("p", 1, 1)))
     found = Columns([Wanted("attributes", "variant")]).batch(rows_of([body]), 1, "s")
-    assert found["attributes"][0].as_py() == attribute_maps.variant_of(odd)
+    assert found["attributes"][0].as_py() == columns.variant_of(odd)
 
 
 def test_a_map_has_every_value_as_text() -> None:

@@ -19,9 +19,8 @@ from anabranch.model.event import INT_MAX, INT_MIN, Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.language.evaluate import evaluate
 from anabranch.model.language.expression import Expression
-from anabranch.spark.archive.columns import ARROW, KINDS, OWN
+from anabranch.spark.archive.columns import ARROW, KINDS, OWN, kind_of
 from anabranch.spark.archive.files import parquet_writer
-from anabranch.spark.archive.tables import kind_of
 from anabranch.spark.filter_columns import Columns, columns_of, condition
 from tests.filter_parts import events as strange_events
 from tests.filter_parts import meeting_conditions

@@ -13,13 +13,18 @@ from typer.testing import CliRunner, Result
 
 import anabranch
 from anabranch.cli.main import app
+from anabranch.cli.pipeline.spark_io import told_plainly
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.spark.archive.compaction import compact
 from anabranch.spark.archive.manifest import Span, read_state
-from anabranch.spark.archive.past import HistoricalRead, MissingTicksError, look_back
-from anabranch.spark.archive.reader import ArchiveReader
+from anabranch.spark.archive.reader import (
+    ArchiveReader,
+    HistoricalRead,
+    MissingTicksError,
+    look_back,
+)
 from anabranch.spark.history import History, history, look_into
 from anabranch.spark.survey import Survey
 from tests.archive_parts import HERE, LOSSY, Follower, Got, archived, followed, options_for
@@ -268,7 +273,8 @@ def with_session_of_tests(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) 
 
     @contextmanager
     def session_of_tests(*_: object, **__: object) -> Iterator[SparkSession]:
-        yield spark
+        with told_plainly():
+            yield spark
 
     command = import_module("anabranch.cli.pipeline.history")
     monkeypatch.setattr(command, "spark_session", session_of_tests)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.java import _packaged, find_java, java_version
+from anabranch.spark.session import _packaged, find_java, java_version
 
 Patch = pytest.MonkeyPatch
 

@@ -27,9 +27,8 @@ from anabranch.spark.bulk_matching import (
     match_sizes,
     missing_attributes,
 )
-from anabranch.spark.event_batches import ColumnEvents
 from anabranch.spark.subscriptions import prepared
-from anabranch.spark.task_matcher import Matcher
+from anabranch.spark.task_matcher import ColumnEvents, Matcher
 from tests.columnar_parts import columns_of
 from tests.crowd_parts import STYLES
 from tests.spark_parts import network_of

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from anabranch.spark.options import NAMES, OptionError, Options, Use, read_options
+from anabranch.spark.options import (
+    NAMES,
+    OptionError,
+    Options,
+    Use,
+    read_options,
+    table_options,
+    with_table_options,
+)
 
 BROKERS = {"brokers": "127.0.0.1:4100"}
 
@@ -178,3 +186,44 @@ def test_every_option_is_documented() -> None:
 
     for name in NAMES:
         assert name in (options.__doc__ or "")
+
+
+def test_filter_is_a_synonym_of_subscription() -> None:
+    assert read(filter="x = 1").subscription == "x = 1"
+    assert read(filter="x = 1", subscription="x = 1 ").subscription == "x = 1 ".strip()
+    with pytest.raises(OptionError, match="option 'filter': differs from subscription"):
+        read(filter="x = 1", subscription="x = 2")
+
+
+PROPERTIES = {
+    "owner": "me",
+    "provider": "anabranch",
+    "comment": "quotes",
+    "option.brokers": "a:1",
+    "brokers": "a:1",
+    "option.filter": "x = 1",
+    "filter": "x = 1",
+}
+
+
+def test_options_of_a_table_are_found_among_its_properties() -> None:
+    assert table_options(PROPERTIES) == {"brokers": "a:1", "filter": "x = 1"}
+    assert table_options({"owner": "me", "provider": "anabranch"}) == {}
+    assert table_options({"brokers": "a:1", "owner": "me"}) is None
+
+
+def test_a_query_of_a_table_takes_the_options_that_apply() -> None:
+    kept = {"brokers": "a:1", "filter": "x = 1", "sinkId": "s"}
+    assert with_table_options({}, kept, "batch read") == {"brokers": "a:1", "subscription": "x = 1"}
+    assert with_table_options({"Subscription": "y = 1"}, kept, "batch read") == {
+        "brokers": "a:1",
+        "subscription": "y = 1",
+    }
+    assert with_table_options({"transactionId": "7"}, kept, "batch write") == {
+        "brokers": "a:1",
+        "sinkid": "s",
+        "transactionid": "7",
+        "ignoreenvelope": "true",
+    }
+    assert with_table_options({"brokers": "b:1"}, kept, "batch read") == {"brokers": "b:1"}
+    assert with_table_options({"filter": "x = 1"}, None, "read") == {"subscription": "x = 1"}

@@ -30,8 +30,7 @@ from anabranch.model.statistics import (
     write_statistics,
 )
 from anabranch.spark.archive.manifest import read_state
-from anabranch.spark.statistics import stats
-from anabranch.spark.statistics.state import State, StateError
+from anabranch.spark.statistics import State, StateError, stats
 from tests.archive_parts import LOSSY, archived
 from tests.spark_parts import network_of
 
@@ -219,7 +218,7 @@ def test_parts_add_up_and_what_was_counted_is_not_read_again(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("anabranch.spark.statistics.state.GENERATIONS_MAX", 2)
+    monkeypatch.setattr("anabranch.spark.statistics.GENERATIONS_MAX", 2)
     state = tmp_path / "state"
     # What a run that was killed may leave.
     (state / "00000001" / "sketches").mkdir(parents=True)

@@ -33,8 +33,7 @@ from anabranch.model.limits import STORED_LIMITS
 from anabranch.spark.options import Options, read_options
 
 if TYPE_CHECKING:
-    from anabranch.spark.archive.backlog import Backlog
-    from anabranch.spark.archive.past import HistoricalRead
+    from anabranch.spark.archive.reader import Backlog, HistoricalRead
 
 OnMissing = Literal["fail", "report"]
 Subscribe = Callable[[Since], Awaitable[Subscription]]
@@ -64,7 +63,6 @@ def on_missing(chosen: Missing) -> OnMissing:
 
 
 def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
-    """The pipeline options for the network that a command selects."""
     place = way.place()
     texts = {"brokers": ",".join(place.addresses), "streams": streams}
     texts["durableSubscription"] = cursor
@@ -76,9 +74,8 @@ def options_of(way: Way, streams: str = "", cursor: str = "") -> Options:
 
 
 def backlog_of(archive: Path, filter: str, way: Way, missing: OnMissing) -> "Backlog":
-    """The archived events that match a filter."""
     try:
-        from anabranch.spark.archive.backlog import Backlog  # noqa: PLC0415 - needs Arrow
+        from anabranch.spark.archive.reader import Backlog  # noqa: PLC0415 - needs Arrow
     except ImportError as error:
         raise CommandError(
             f"--archive requires `pip install 'anabranch[spark]'`: {error}"

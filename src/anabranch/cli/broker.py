@@ -56,7 +56,10 @@ def broker(
         Format, typer.Option("--log-format", help="Format of log lines.")
     ] = Format.text,
 ) -> None:
-    """Run one broker of a network until SIGTERM or SIGINT."""
+    """Run one broker of a network until SIGTERM or SIGINT.
+
+    Exit code 0 after one of them; 2 if the broker cannot start or its disk fails.
+    """
     write_logs(LEVELS[log_level], as_json=log_format is Format.json)
     config = config_of(load(network), name, None if state is None else state.absolute())
     failure = run(config, _print_ready, lambda: load(network))

@@ -9,7 +9,7 @@ a file with `[tls]`, or `--plaintext`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -17,9 +17,10 @@ import typer
 from anabranch.cli.errors import CommandError
 from anabranch.client.client import Client, connect
 from anabranch.client.options import ClientOptions, parse_address
-from anabranch.config.network_file import NetworkFile, load
-from anabranch.config.network_location import running_file
 from anabranch.config.tls import client_context
+
+if TYPE_CHECKING:
+    from anabranch.config.network_file import NetworkFile
 
 NetworkOption = Annotated[
     Path | None,
@@ -76,7 +77,6 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float = 10.0
 
     def place(self) -> Place:
-        """Resolve the options to addresses and protection."""
         file = self._network()
         addresses = list(self.addresses) or _edges(file)
         ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
@@ -98,9 +98,12 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             options=ClientOptions(connect_within_s=self.within_s),
         )
 
-    def _network(self) -> NetworkFile | None:
+    def _network(self) -> "NetworkFile | None":
         if self.file is None:
             return None
+        from anabranch.config.network_file import load  # noqa: PLC0415 - not for addresses alone
+        from anabranch.config.network_location import running_file  # noqa: PLC0415
+
         return load(self.file) if self.addresses else running_file(self.file, "clients")
 
 
@@ -114,7 +117,7 @@ def _check_local(addresses: Sequence[str]) -> None:
             )
 
 
-def _edges(file: NetworkFile | None) -> list[str]:
+def _edges(file: "NetworkFile | None") -> list[str]:
     if file is None:
         raise CommandError("give the address of a broker, such as 127.0.0.1:4100, or --network")
     settings = [file.broker(edge) for edge in file.network.edges]

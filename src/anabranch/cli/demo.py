@@ -25,7 +25,8 @@ from rich.live import Live
 from rich.table import Table
 
 from anabranch.cli.demo_pipeline import PipelineReport, conclude, obstacle, print_pipeline
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console
 from anabranch.cli.trace import print_verdict
 from anabranch.client.options import ClientOptions
 from anabranch.config.network_file import NetworkFile
@@ -170,12 +171,10 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def delivered(self) -> int:
-        """Events delivered to all subscribers."""
         return sum(reader.received for reader in self.readers)
 
     @property
     def down(self) -> tuple[str, ...]:
-        """The brokers that are not ready."""
         return tuple(name for name, state in self.brokers.items() if state != "ready")
 
 
@@ -230,7 +229,6 @@ def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -
 
 
 def line(moment: Moment) -> str:
-    """A snapshot as one line."""
     waiting = sum(reader.outstanding for reader in moment.readers)
     return (
         f"{moment.seconds:5.1f} s  published {moment.published:,} ({moment.published_per_s:,.0f}/s)"
@@ -241,7 +239,6 @@ def line(moment: Moment) -> str:
 
 
 def tables(moment: Moment) -> RenderableType:
-    """A snapshot as tables."""
     return Group(
         f"{moment.phase}",
         line(moment),

@@ -15,12 +15,12 @@ import msgspec
 import typer
 from rich.table import Table
 
-from anabranch.cli.output import console
-from anabranch.cli.pipeline.spark_session import spark_session
+from anabranch.cli.pipeline.spark_io import spark_session
+from anabranch.cli.screen import console
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import selectivity, together
-from anabranch.spark.java import find_java
+from anabranch.spark.session import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +112,7 @@ def conclude(
 
 
 def _audited(spark: "SparkSession", traces: Sequence[Path], archive: Path) -> "Report":
-    from anabranch.spark.audit.publications import read_history  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.inputs import read_history  # noqa: PLC0415 - needs Spark
     from anabranch.spark.audit.runner import audit_traces  # noqa: PLC0415 - needs Spark
 
     found, notes = audit_traces(
@@ -124,7 +124,7 @@ def _audited(spark: "SparkSession", traces: Sequence[Path], archive: Path) -> "R
 
 
 def _page(audit: "Report") -> str:
-    from anabranch.spark.report.audit_page import audit_page  # noqa: PLC0415 - matplotlib
+    from anabranch.spark.audit.page import audit_page  # noqa: PLC0415 - matplotlib
 
     return audit_page(audit, "Deliveries of the demo network")
 

@@ -1,16 +1,21 @@
 """Error reporting of the command line: one line on stderr and an exit code.
 
     anabranch: error: unknown operator '=>' at position 6; expected a comparison
+      price => 5
+            ^
 
 Rules
 
 1. Errors that the user can fix (wrong usage, an invalid filter or event, an unreadable file) print
-   one line on stderr and exit with code 2.
+   one line on stderr and exit with code 2. If the position of a mistake in a filter or pattern is
+   known, the text follows, with a caret under the mistake.
 2. Any other exception is a bug: one line, exit code 1, and the advice to run again with `--debug`,
    which prints the traceback instead.
 3. A group without a command prints its help and exits with code 2, like any wrong usage.
-4. An interrupt exits with code 130 and prints nothing. A closed stdout, as after `head`, exits with
-   code 141 and prints nothing. These are the codes of processes killed by SIGINT and SIGPIPE.
+4. An interrupt exits with code 130 and prints nothing, or one line that says what was done and how
+   to continue. A command that runs until it is interrupted (`up`, `broker`, `sub`, `top`, …) exits
+   with code 0. A closed stdout, as after `head`, exits with code 141 and prints nothing. 130 and
+   141 are the codes of processes killed by SIGINT and SIGPIPE.
 5. The command group applies these rules, so they hold no matter how the group is started.
 """
 
@@ -26,9 +31,12 @@ from typer.core import TyperGroup
 from anabranch.model.errors import AnabranchError, FilterError, LocalError
 
 PROGRAM = "anabranch"
+#: Set by the completion script of a shell when it calls the command.
+COMPLETE_VARIABLE = "_ANABRANCH_COMPLETE"
 EXIT_USAGE = 2
 EXIT_UNEXPECTED = 1
-#: The exit code of a process killed by SIGPIPE.
+#: The exit codes of a process killed by SIGINT and by SIGPIPE.
+EXIT_INTERRUPTED = 130
 EXIT_NO_READER = 141
 #: Characters of a filter shown on either side of the error position.
 EXCERPT_CHARACTERS = 20
@@ -36,6 +44,10 @@ EXCERPT_CHARACTERS = 20
 
 class CommandError(LocalError):
     """The arguments or input of a command are invalid."""
+
+
+class InterruptedCommandError(CommandError):
+    """An interrupt ended a command before its work was done; the message says what was done."""
 
 
 class UnexpectedError(Exception):
@@ -67,12 +79,23 @@ class CommandGroup(TyperGroup):
                 **extra,
             )
         except UnexpectedError as error:
-            _print_error(self.program, f"{error}; run again with --debug to see the traceback")
+            self._print_error(f"{error}; run again with --debug to see the traceback")
             sys.exit(EXIT_UNEXPECTED)
+        except InterruptedCommandError as error:
+            typer.echo(f"{self.program}: interrupted: {error}", err=True)
+            sys.exit(EXIT_INTERRUPTED)
         except (typer.TyperException, typer.Abort, AnabranchError, OSError) as error:
-            _print_error(self.program, explanation(error))
+            if isinstance(error, FilterError):
+                typer.echo(f"{self.program}: error: {error}", err=True)
+            else:
+                self._print_error(explanation(error))
             sys.exit(EXIT_USAGE)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _print_error(self, text: str) -> None:
+        # A group that has just printed its help raises an error without a message.
+        if text:
+            typer.echo(f"{self.program}: error: {' '.join(text.split())}", err=True)
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         # Parsing prints the help.
@@ -106,7 +129,7 @@ def _exit_on_broken_pipe() -> Iterator[None]:
 
 
 def explanation(error: Exception) -> str:
-    """The error message for the user."""
+    """The error message for the user, on one line."""
     if isinstance(error, FilterError):
         return _filter_explanation(error)
     if isinstance(error, typer.TyperException):
@@ -126,9 +149,3 @@ def _filter_explanation(error: FilterError) -> str:
     start = max(0, error.position - EXCERPT_CHARACTERS)
     excerpt = error.text[start : error.position + EXCERPT_CHARACTERS]
     return f"{summary}; near: {excerpt}"
-
-
-def _print_error(program: str, text: str) -> None:
-    # A group that has just printed its help raises an error without a message.
-    if text:
-        typer.echo(f"{program}: error: {' '.join(text.split())}", err=True)

@@ -1,7 +1,7 @@
 """Prints events, pattern matches and log records as lines: JSON with all fields, or columns.
 
-`sub` and `pipeline history` print one line per event. A JSON line has the payload in base64 and
-leaves out empty fields.
+`sub` and `pipeline history` print one line per event. A JSON line has the payload in base64, ISO
+8601 times beside nanoseconds, and leaves out empty fields.
 
 `sub --pattern` prints one line per match. A JSON line has each contributing event as `sub` prints
 events, with its part; if the match was too large to carry its events, only their positions.
@@ -13,14 +13,13 @@ newer version is an error.
 
 import base64
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 import typer
 
-from anabranch.cli.output import print_json
+from anabranch.cli.output import iso_time, print_json, with_iso_times
 from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
 from anabranch.core.origin.log_tail import AnyRecord, BlankRecord, EventRecord, decode_record
 from anabranch.model.encoding import decode_event
@@ -28,14 +27,18 @@ from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
 
-_NS_PER_S = 1e9
-
 
 class Format(StrEnum):
     """The output format of events."""
 
     json = "json"
     table = "table"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+JsonFormatOption = Annotated[
+    bool, typer.Option("--json", help="The same as --format json, the default.")
+]
 
 
 class Lines:
@@ -57,7 +60,6 @@ class Lines:
         return bool(self._count) and self.shown >= self._count
 
     def head(self) -> None:
-        """Print the heading, if the format has one."""
         if self._form is Format.table:
             typer.echo(self.columns)
 
@@ -66,7 +68,7 @@ class Lines:
     ) -> None:
         self.given += 1
         if self._form is Format.json:
-            print_json(as_json())
+            print_json(with_iso_times(as_json()))
         else:
             typer.echo(in_columns())
         self.shown += 1
@@ -75,7 +77,7 @@ class Lines:
 class Printer(Lines):
     """Prints events."""
 
-    columns = f"{'time (UTC)':23}  {'stream':12}  {'tick':>8}  event"
+    columns = f"{'time':24}  {'stream':12}  {'tick':>8}  event"
 
     def show(self, event: Event, stream: str, tick: int, time_ns: int) -> None:
         fields = (event, stream, tick, time_ns)
@@ -83,7 +85,6 @@ class Printer(Lines):
 
 
 def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str, object]:
-    """The JSON document of an event."""
     more: dict[str, object] = {}
     control = event.control
     if event.payload:
@@ -105,20 +106,12 @@ def document(event: Event, stream: str, tick: int, time_ns: int) -> Mapping[str,
 
 
 def line(event: Event, stream: str, tick: int, time_ns: int) -> str:
-    """An event in columns."""
-    return f"{moment(time_ns)}  {stream:12}  {tick:>8}  {shown(event)}"
+    return f"{iso_time(time_ns, 3)}  {stream:12}  {tick:>8}  {shown(event)}"
 
 
 def shown(event: Event) -> str:
-    """Attributes and payload size as text."""
     words = " ".join(f"{name}={_cell(value)}" for name, value in event.attributes.items())
     return f"{words} (+{len(event.payload)} bytes)" if event.payload else words
-
-
-def moment(time_ns: int) -> str:
-    """A time as text, in UTC."""
-    found = datetime.fromtimestamp(time_ns / _NS_PER_S, UTC)
-    return found.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
 
 
 def _cell(value: object) -> str:
@@ -132,14 +125,13 @@ def _cell(value: object) -> str:
 class MatchPrinter(Lines):
     """Prints matches."""
 
-    columns = f"{'time (UTC)':23}  {'pattern':24}  events"
+    columns = f"{'time':24}  {'pattern':24}  events"
 
     def show(self, matched: Matched) -> None:
         self.put(lambda: match_document(matched), lambda: match_line(matched))
 
 
 def match_document(matched: Matched) -> Mapping[str, object]:
-    """The JSON document of a match."""
     received = matched.received
     return {
         "pattern": matched.pattern,
@@ -157,14 +149,13 @@ def match_document(matched: Matched) -> Mapping[str, object]:
 def _event_document(each: PartEvent) -> Mapping[str, object]:
     place = {"part": each.part, "stream": each.stream, "tick": each.tick, "time_ns": each.time_ns}
     if each.event is None:
-        return place
-    return {**document(each.event, each.stream, each.tick, each.time_ns), **place}
+        return with_iso_times(place)
+    return with_iso_times({**document(each.event, each.stream, each.tick, each.time_ns), **place})
 
 
 def match_line(matched: Matched) -> str:
-    """A match in columns."""
     events = "; ".join(map(_event_words, matched.events))
-    return f"{moment(matched.last_ns)}  {matched.pattern:24}  {events}"
+    return f"{iso_time(matched.last_ns, 3)}  {matched.pattern:24}  {events}"
 
 
 def _event_words(each: PartEvent) -> str:
@@ -197,7 +188,6 @@ class RecordLines:
         self._as_json = as_json
 
     def line(self, tick: int, data: bytes) -> str | None:
-        """The line of one record; None if it is skipped."""
         record = decode_record(data)
         if isinstance(record, EventRecord):
             event = decode_event(record.body, STORED_LIMITS)
@@ -209,8 +199,9 @@ class RecordLines:
         else:
             return None
         if self._as_json:
-            return _encoder.encode({"tick": tick, "time_ns": record.time_ns, **document}).decode()
-        return f"{tick}  {_time_text(record.time_ns)}  {_text(record, document)}"
+            whole = with_iso_times({"tick": tick, "time_ns": record.time_ns, **document})
+            return _encoder.encode(whole).decode()
+        return f"{tick}  {iso_time(record.time_ns, 3)}  {_text(record, document)}"
 
 
 def _logged_event_document(event: Event) -> dict[str, object]:
@@ -237,7 +228,3 @@ def _text(record: AnyRecord, document: dict[str, object]) -> str:
     if isinstance(record, EventRecord):
         return f"{document['id']}  {_encoder.encode(document['attributes']).decode()}"
     return _encoder.encode(document).decode()
-
-
-def _time_text(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns // 10**6 / 1e3, UTC).isoformat(" ", "milliseconds")

@@ -11,6 +11,7 @@ EXAMPLES = {
     "demo": "--routing mesh",
     "sim": "--routing tree --seeds 0..99",
     "warm": "",
+    "completion": "bash",
     "network add-broker": "network.toml B7 --below B2",
     "network add-site": "network.toml west --broker B8 --broker B9 --join relays",
     "network remove-broker": "network.toml B7",

@@ -19,7 +19,8 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.values import json_problem
 from anabranch.model.errors import EventError
 from anabranch.model.event import (
     FLOAT_EXACT_MAX,
@@ -126,7 +127,7 @@ def check(
     if as_json:
         print_json(_document(checked))
     else:
-        console().print("\n".join(_summary(checked)), soft_wrap=True)
+        typer.echo("\n".join(_summary(checked)))
 
 
 @app.command()
@@ -206,9 +207,9 @@ def _numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _event(line: bytes, number: int) -> Event:
     try:
-        return Event(msgspec.json.decode(line, type=dict[str, Value | None]))
+        return Event(msgspec.json.decode(line, type=dict[str, Value]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(f"event {number} is not a flat JSON object: {error}") from None
+        raise CommandError(f"event {number}: {json_problem(line, error)}") from None
     except EventError as error:
         raise CommandError(f"event {number}: {error}") from None
 
@@ -219,7 +220,7 @@ def _summary(checked: Filter) -> Iterator[str]:
     if not conjunctions:
         yield "matches no event: the filter is contradictory"
         return
-    yield f"normal form: {len(conjunctions)} {_plural('conjunction', len(conjunctions))}"
+    yield f"normal form: {counted(len(conjunctions), 'conjunction')}"
     for number, conjunction in enumerate(conjunctions, 1):
         yield f"  {number}. {'; '.join(_conditions(conjunction)) or 'every event'}"
 
@@ -229,10 +230,6 @@ def _conditions(conjunction: Conjunction) -> Iterator[str]:
         yield f"{name}: {constraint_text(values)}"
     for residue in conjunction.residue:
         yield f"and {expression_text(residue)}"
-
-
-def _plural(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"
 
 
 def _document(checked: Filter) -> dict[str, object]:

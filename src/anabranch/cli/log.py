@@ -6,11 +6,12 @@ they print the records before the damage and then report the damage. `repair` tr
 log as a last resort; `renew` continues a log that was restored from an old copy.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from msgspec import structs
 from rich import box
@@ -18,7 +19,8 @@ from rich.table import Table
 
 from anabranch.cli.errors import EXIT_USAGE, PROGRAM, CommandError
 from anabranch.cli.event_lines import RecordLines
-from anabranch.cli.output import console, counted, print_json, steps_on_stderr
+from anabranch.cli.output import counted, iso_time, print_json, with_iso_times
+from anabranch.cli.screen import console, steps_on_stderr
 from anabranch.cli.values import moment_ns
 from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, LogRenewal
 from anabranch.model.filter import Filter
@@ -39,6 +41,10 @@ app = typer.Typer(
 )
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+JsonResult = Annotated[
+    bool, typer.Option("--json", help="With --yes: print one JSON document at the end.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line.")]
 
 
@@ -52,7 +58,7 @@ def list_segments(directory: Directory, *, as_json: Json = False) -> None:
     found = [segment for segment, _ in segments]
     if as_json:
         for segment in found:
-            print_json(segment)
+            print_json(with_iso_times(structs.asdict(segment)))
     else:
         console().print(_segments_table(place, found))
     if damage is not None:
@@ -133,7 +139,7 @@ def aside(directory: Directory, *, as_json: Json = False) -> None:
     found = log_view.read_aside(log_view.locate(directory))
     for row in found:
         if as_json:
-            print_json(structs.asdict(row))
+            print_json(with_iso_times(structs.asdict(row)))
         else:
             what = f"{row.table} {row.key!r}, {counted(row.size, 'byte')}"
             typer.echo(f"{_time_text(row.time_ns)}  {what}: {row.reason}")
@@ -145,13 +151,15 @@ def aside(directory: Directory, *, as_json: Json = False) -> None:
 def repair(
     path: Annotated[Path, typer.Argument(metavar="PATH", show_default=False)],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
+    as_json: JsonResult = False,
 ) -> None:
     """Truncate a corrupt log: remove the corrupt tick and all later ones.
 
     PATH is the path in the error message. The broker must not be running. Restoring a good copy of
     the file is better. The removed bytes are kept in a file that ends with .damaged.
     """
+    _check_answered(as_json, yes)
     if not path.exists() and not path.parent.is_dir():
         raise CommandError(f"{path} does not exist; give the path in the error message")
     work = Repair(path)
@@ -160,16 +168,15 @@ def repair(
             steps.begin("reading", _size(log_view.locate(work.directory)))
             plan = work.plan(steps.advance)
         if plan is None:
-            typer.echo(f"nothing to repair: the log in {work.directory} is not corrupt")
+            nothing = f"nothing to repair: the log in {work.directory} is not corrupt"
+            _print_result(nothing, {"repaired": False}, as_json)
             return
-        for line in _plan_lines(plan):
-            typer.echo(line)
-        if not yes and not typer.confirm("Remove these records?"):
-            typer.echo("nothing was changed")
-            raise typer.Exit(EXIT_USAGE)
-        for kept in work.perform(plan):
-            typer.echo(f"kept the removed bytes in {kept}")
-        typer.echo("repaired; the broker can be started")
+        if not as_json:
+            _confirm(_plan_lines(plan), "Remove these records?", yes)
+        kept = list(work.perform(plan))
+        lines = [f"kept the removed bytes in {each}" for each in kept]
+        document = {"repaired": True, "plan": structs.asdict(plan), "kept": kept}
+        _print_result("\n".join([*lines, "repaired; the broker can be started"]), document, as_json)
     finally:
         work.close()
 
@@ -197,7 +204,8 @@ def renew(
             help="Ticks to skip above the highest known tick.",
         ),
     ] = SPARE_TICKS,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
+    as_json: JsonResult = False,
 ) -> None:
     """Continue a log that was restored from an old copy, at ticks its stream never used.
 
@@ -205,30 +213,50 @@ def renew(
     ticks of its stream. The broker must not be running. Restoring the newest copy of the log is
     better.
     """
+    _check_answered(as_json, yes)
     if not path.exists():
         raise CommandError(f"{path} does not exist; give the state directory of the broker")
     work = HeldForRenewal(path)
     try:
         plan = work.plan(above, spare)
         if plan is None:
-            typer.echo(
+            nothing = (
                 f"nothing to renew: no broker has objected to the log in {work.directory}; if it"
                 " lost a tick that you know of, give --above"
             )
+            _print_result(nothing, {"renewed": False}, as_json)
             return
-        for line in _renewal_lines(plan.what):
-            typer.echo(line)
-        if not yes and not typer.confirm("Renew the log?"):
-            typer.echo("nothing was changed")
-            raise typer.Exit(EXIT_USAGE)
+        if not as_json:
+            _confirm(_renewal_lines(plan.what), "Renew the log?", yes)
         with steps_on_stderr() as steps:
             steps.begin("writing", max(plan.what.base - plan.what.last, 1))
             kept = work.perform(plan, steps.advance)
-        if kept is not None:
-            typer.echo(f"kept the rewritten segments in {kept}")
-        typer.echo(f"renewed; the stream continues after tick {plan.what.base:,}; start the broker")
+        lines = [] if kept is None else [f"kept the rewritten segments in {kept}"]
+        lines += [f"renewed; the stream continues after tick {plan.what.base:,}; start the broker"]
+        document = {"renewed": True, "plan": structs.asdict(plan.what), "kept": kept}
+        _print_result("\n".join(lines), document, as_json)
     finally:
         work.close()
+
+
+def _check_answered(as_json: bool, yes: bool) -> None:
+    if as_json and not yes:
+        raise CommandError("--json asks no question; add --yes")
+
+
+def _confirm(plan: Iterable[str], question: str, yes: bool) -> None:
+    for line in plan:
+        typer.echo(line)
+    if not yes and not typer.confirm(question):
+        typer.echo("nothing was changed")
+        raise typer.Exit(EXIT_USAGE)
+
+
+def _print_result(text: str, document: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        print_json(msgspec.to_builtins(document, enc_hook=str))
+    else:
+        typer.echo(text)
 
 
 # -- reading ------------------------------------------------------------------------------------
@@ -272,7 +300,7 @@ def _segments_table(place: log_view.LogPlace, found: list[log_view.SegmentView])
     title = str(place.directory)
     if place.state_directory is not None:
         title = f"broker {place.broker} of network {place.network}: {place.directory}"
-    columns = ("first tick", "last tick", "from (UTC)", "to (UTC)", "bytes")
+    columns = ("first tick", "last tick", "from", "to", "bytes")
     table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number in (0, 1, 4):
         table.columns[number].justify = "right"
@@ -288,9 +316,7 @@ def _segments_table(place: log_view.LogPlace, found: list[log_view.SegmentView])
 
 
 def _time_text(time_ns: int) -> str:
-    if not time_ns:
-        return ""
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return iso_time(time_ns, 0) if time_ns else ""
 
 
 def _corrupt_document(error: CorruptError) -> dict[str, object]:

@@ -1,4 +1,9 @@
-"""`anabranch network`: check and create network files, and create certificates for trials."""
+"""`anabranch network`: check, create and edit network files, apply them, create trial certificates.
+
+The commands that add and remove write the next revision of a file and nothing else; `apply` changes
+a network that runs on this machine to match the file. `config.network_edit` and `devnet.resize`
+define the permitted changes.
+"""
 
 from importlib import resources
 from pathlib import Path
@@ -7,24 +12,26 @@ from typing import Annotated, Literal, get_args
 import typer
 from rich.table import Table
 
-from anabranch.cli import mesh_view, network_changes
 from anabranch.cli.errors import CommandError
-from anabranch.cli.network_view import address, drawing, state_text, summary
-from anabranch.cli.output import console, print_json
-from anabranch.config.addresses import PORT_NAMES
-from anabranch.config.network_file import NetworkFile, load
+from anabranch.cli.network_view import address, picture, state_text, summary
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console
+from anabranch.config import network_edit
+from anabranch.config.addresses import LOOPBACK, PORT_NAMES
+from anabranch.config.network_edit import At
+from anabranch.config.network_file import NetworkFile, dump, load
+from anabranch.config.network_location import home_of
 from anabranch.config.secrets import create_secret
-from anabranch.config.shape import MeshShape
 from anabranch.config.survey import Survey, survey
 from anabranch.config.toml_reader import quoted_text
+from anabranch.devnet import control_channel
 
 app = typer.Typer(
     name="network",
-    help="Create, check and change network files; create trial certificates.",
+    help="Create, check and change network files; certificates.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-network_changes.register(app)
 
 ShapeName = Literal["single", "pair", "star", "chain", "redundant", "wide", "mesh", "braided"]
 SHAPES: tuple[ShapeName, ...] = get_args(ShapeName)
@@ -48,11 +55,10 @@ def check(
         print_json(document(loaded, seen))
         return
     out = console()
-    is_mesh = isinstance(loaded.shape, MeshShape)
-    for line in mesh_view.summary(loaded, seen) if is_mesh else summary(loaded, seen):
+    for line in summary(loaded, seen):
         out.print(line, soft_wrap=True)
     out.print()
-    for line in mesh_view.neighbours(loaded.network) if is_mesh else drawing(loaded.network):
+    for line in picture(loaded):
         out.print(line, soft_wrap=True)
     out.print()
     out.print(_addresses(loaded))
@@ -104,7 +110,6 @@ def _create_secret_file(path: Path, out: Path) -> None:
 
 
 def with_secret(text: str, name: str) -> str:
-    """The text of an example with a `secret_file`."""
     head, key, rest = text.partition("revision = 1\n")
     assert key, "an example has a revision"
     lines = "# Shared secret of the brokers; mode 0600, on every machine, never in a repository.\n"
@@ -119,6 +124,7 @@ def certificates(
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace existing keys and certificates of brokers.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Create a CA and a certificate for every broker, for trials.
 
@@ -135,6 +141,9 @@ def certificates(
             " install it with: pip install 'anabranch[certificates]'"
         ) from None
     made = make_certificates(loaded, days=days, renew=renew)
+    if as_json:
+        print_json({"written": [*map(str, made.written)], "kept": [*map(str, made.kept)]})
+        return
     for path in made.written:
         typer.echo(f"wrote {path}")
     for path in made.kept:
@@ -142,13 +151,11 @@ def certificates(
 
 
 def example(shape: ShapeName) -> str:
-    """The commented example of a shape."""
     place = resources.files("anabranch.config") / "examples" / f"{shape}.toml"
     return place.read_text(encoding="utf-8")
 
 
 def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
-    """The JSON document of `check`."""
     network = file.network
     return {
         "network": file.name,
@@ -190,3 +197,145 @@ def _addresses(file: NetworkFile) -> Table:
         ports = [address(file, broker, port) for port in PORT_NAMES]
         table.add_row(name, *ports, state_text(file, broker))
     return table
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Broker = Annotated[str, typer.Argument(metavar="BROKER", show_default=False)]
+Host = Annotated[str, typer.Option("--host", help="Host that others connect to.")]
+Port = typer.Option(min=0, max=65_535, help="Port; 0: chosen by `anabranch up`.")
+PortNumber = Annotated[int, Port]
+Listen = Annotated[str, typer.Option("--listen", help="Address to listen on. Default: the host.")]
+State = Annotated[Path | None, typer.Option("--state", help="State directory.")]
+
+
+@app.command("add-broker")
+def add_broker(
+    file: FilePath,
+    name: Name,
+    *,
+    site: Annotated[str | None, typer.Option("--site", help="Add a relay to this site.")] = None,
+    below: Annotated[
+        str | None,
+        typer.Option("--below", help="Add an edge below this site, or this broker of a tree."),
+    ] = None,
+    link_to: Annotated[
+        list[str] | None,
+        typer.Option("--link-to", help="In a mesh: link to this broker; repeatable."),
+    ] = None,
+    relay: Annotated[bool, typer.Option("--relay", help="In a mesh: accept no clients.")] = False,
+    host: Host = LOOPBACK,
+    clients: PortNumber = 0,
+    links: PortNumber = 0,
+    observe: PortNumber = 0,
+    listen: Listen = "",
+    state: State = None,
+) -> None:
+    """Add a broker to a network file.
+
+    Writes the next revision of the file and keeps its comments. The previous revision stays beside
+    it.
+    """
+    at = At(host=host, clients=clients, links=links, observe=observe, listen=listen, state=state)
+    if [site is None, below is None, not link_to].count(False) != 1:
+        raise CommandError(
+            "give the place of the broker: --site SITE for a relay, --below SITE for an edge, or"
+            " --link-to BROKER in a mesh"
+        )
+    if relay and not link_to:
+        raise CommandError("--relay requires --link-to; in a site, every broker is a relay")
+    if link_to:
+        _write(network_edit.add_linked(load(file), name, link_to, at, is_relay=relay))
+    elif site is not None:
+        _write(network_edit.add_relay(load(file), name, site, at))
+    elif below is not None:
+        _write(network_edit.add_edge(load(file), name, below, at))
+
+
+@app.command("add-site")
+def add_site(
+    file: FilePath,
+    name: Name,
+    *,
+    broker: Annotated[
+        list[str], typer.Option("--broker", help="A broker of the site; repeatable.")
+    ],
+    join: Annotated[list[str], typer.Option("--join", help="A site to connect to; repeatable.")],
+    host: Host = LOOPBACK,
+) -> None:
+    """Add a site to a network file.
+
+    Writes the next revision of the file. New brokers get free ports on the same host; edit the file
+    to change them.
+    """
+    _write(network_edit.add_site(load(file), name, broker, join, At(host=host)))
+
+
+@app.command("remove-broker")
+def remove_broker(file: FilePath, name: Name) -> None:
+    """Remove a broker from a network file."""
+    _write(network_edit.remove_broker(load(file), name))
+
+
+@app.command("remove-site")
+def remove_site(file: FilePath, name: Name) -> None:
+    """Remove a site and its brokers from a network file."""
+    _write(network_edit.remove_site(load(file), name))
+
+
+@app.command("add-link")
+def add_link(file: FilePath, one: Broker, other: Broker) -> None:
+    """Add a link to the mesh of a network file."""
+    _write(network_edit.add_link(load(file), one, other))
+
+
+@app.command("remove-link")
+def remove_link(file: FilePath, one: Broker, other: Broker) -> None:
+    """Remove a link from the mesh of a network file.
+
+    Refuses to remove a link whose loss would split the network.
+    """
+    _write(network_edit.remove_link(load(file), one, other))
+
+
+def _write(file: NetworkFile) -> None:
+    kept = network_edit.rewrite(file)
+    typer.echo(
+        f"wrote {file.path}, revision {file.revision}; the previous revision is {kept}", err=True
+    )
+    typer.echo(f"to change the running network: anabranch network apply {file.path}", err=True)
+
+
+@app.command()
+def apply(
+    file: FilePath,
+    *,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the running network.  [default: anabranch-NAME, beside the file]"
+        ),
+    ] = None,
+    abandon: Annotated[
+        bool,
+        typer.Option("--abandon", help="Remove edges without draining; their events are lost."),
+    ] = False,
+    within: Annotated[
+        float, typer.Option("--within", min=1.0, help="Time limit of each step in seconds.")
+    ] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per step.")] = False,
+) -> None:
+    """Apply a network file to the network that `anabranch up` runs, without stopping it.
+
+    Edges that leave are drained first: their clients move to other edges, and all of their events
+    are delivered. Then new brokers start, the others load the file, and removed brokers stop.
+    """
+    loaded = load(file)
+    directory = state or home_of(loaded)
+    request = control_channel.ChangeRequest(
+        text=dump(loaded), path=str(file), abandon=abandon, within_s=within
+    )
+    for text in control_channel.send(directory, request):
+        if as_json:
+            print_json({"step": text})
+        else:
+            typer.echo(text)

@@ -1,20 +1,39 @@
-"""Renders a tree network as text: a drawing of its sites and a summary of its properties.
+"""Renders a network as text: a picture and a summary of its properties.
 
-The root of the drawing is the site in the centre. A client site whose broker is also a member of
-the site above it is not drawn as a line; the label of the site above mentions its clients.
-`mesh_view` renders meshes.
+A tree is drawn with the site in the centre as its root. A client site whose broker is also a member
+of the site above it is not drawn as a line; the label of the site above mentions its clients.
+
+A mesh cannot be drawn as a tree, so each broker gets one line with its neighbours. Lines are folded
+at `COLUMNS`. Of many findings only the most severe are printed; `--json` has all of them.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
 
+from anabranch.cli.output import counted
 from anabranch.config.addresses import BrokerSettings, PortName, ports_needed
 from anabranch.config.network_file import NetworkFile
-from anabranch.config.shape import SitesShape
-from anabranch.config.survey import Survey
+from anabranch.config.shape import MeshShape, SitesShape
+from anabranch.config.survey import Parts, Survey
 from anabranch.model.network import Network
 
 
-def drawing(network: Network) -> Iterator[str]:
+def picture(file: NetworkFile) -> Iterator[str]:
+    is_mesh = isinstance(file.shape, MeshShape)
+    return _mesh_neighbours(file.network) if is_mesh else _tree_drawing(file.network)
+
+
+def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
+    """Size, paths, protection and single points of failure."""
+    is_mesh = isinstance(file.shape, MeshShape)
+    return _mesh_summary(file, survey) if is_mesh else _tree_summary(file, survey)
+
+
+# -- trees -----------------------------------------------------------------------------------------
+
+
+def _tree_drawing(network: Network) -> Iterator[str]:
     """The tree of sites, one line each."""
     root = _middle(network)
     yield _label(network, root)
@@ -55,20 +74,16 @@ def _label(network: Network, site: str) -> str:
     return f"{site}: {' '.join(members)}{at}"
 
 
-# -- summary -------------------------------------------------------------------------------------
-
-
-def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
-    """Size, paths, protection and single points of failure."""
+def _tree_summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
     network = file.network
-    yield from heading(file, survey)
+    yield from _heading(file, survey)
     links = counted(len(survey.links), "link")
     # The sites of a tree of brokers are implicit; do not count them.
     long_form = isinstance(file.shape, SitesShape)
     yield f"{counted(len(network.sites), 'site')}, {links}" if long_form else links
     if survey.hops:
         yield f"longest path: {counted(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
-    yield protection(file)
+    yield _protection(file)
     yield from _broker_losses(survey)
     for site in survey.idle_sites:
         yield (
@@ -77,7 +92,7 @@ def summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
         )
 
 
-def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
+def _heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
     """Name, revision and number of brokers."""
     yield f"network {file.name}, revision {file.revision}, {file.routing} routing"
     relays = f"; {counted(len(survey.relays), 'relay')}" if survey.relays else ""
@@ -85,7 +100,7 @@ def heading(file: NetworkFile, survey: Survey) -> Iterator[str]:
     yield f"{counted(len(file.network.brokers), 'broker')}: {edges}{relays}"
 
 
-def protection(file: NetworkFile) -> str:
+def _protection(file: NetworkFile) -> str:
     """Encryption of connections and authentication of brokers."""
     secret = ""
     if file.secret_file is not None:
@@ -104,24 +119,19 @@ def _broker_losses(survey: Survey) -> Iterator[str]:
     yield "if one broker dies:"
     safe = [relay for relay in survey.relays if relay not in survey.cuts]
     if safe:
-        yield f"  {named(safe)}: no broker is cut off"
+        yield f"  {_named(safe)}: no broker is cut off"
     for broker, parts in survey.cuts.items():
-        yield f"  {broker}: splits the network: {' | '.join(map(named, parts))}"
+        yield f"  {broker}: splits the network: {' | '.join(map(_named, parts))}"
     if len(survey.edges) > 1:
         yield "  an edge: its clients roam to another edge, if they have its address"
     else:
-        yield f"  {named(survey.edges)}: its clients wait until it restarts"
+        yield f"  {_named(survey.edges)}: its clients wait until it restarts"
 
 
-def named(names: Sequence[str]) -> str:
+def _named(names: Sequence[str]) -> str:
     """The first twelve names, and the number of the others."""
     shown = " ".join(names[:12])
     return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
-
-
-def counted(number: int, word: str) -> str:
-    """A count with its noun."""
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 # -- addresses -----------------------------------------------------------------------------------
@@ -141,3 +151,82 @@ def state_text(file: NetworkFile, broker: BrokerSettings) -> str:
     place = file.path.parent.absolute()
     inside = broker.state.is_relative_to(place)
     return str(broker.state.relative_to(place) if inside else broker.state)
+
+
+COLUMNS = 80
+#: Brokers, and links, whose loss is explained.
+_SHOWN_MAX = 8
+_DIGITS = re.compile("([0-9]+)")
+
+
+def _mesh_summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
+    network = file.network
+    yield from _heading(file, survey)
+    degrees = [len(network.links_of(broker)) for broker in network.brokers]
+    yield f"{counted(len(survey.links), 'link')}; {_span(degrees)} at each broker"
+    if survey.hops:
+        path = " – ".join(survey.longest_path)
+        yield from _folded(f"longest path: {counted(survey.hops, 'hop')}: {path}", "  ")
+    yield _protection(file)
+    yield "if one broker dies:"
+    yield from _losses(survey.cuts)
+    if len(survey.edges) > 1:
+        yield "  an edge: its clients roam to another edge, if they have its address"
+    else:
+        yield f"  {survey.edges[0]}: its clients wait until it restarts"
+    yield "if one link is lost:"
+    yield from _losses({" – ".join(link): parts for link, parts in survey.link_cuts.items()})
+    for site in survey.idle_sites:
+        relay = _named(network.members(site))
+        yield f"note: relay {relay} has only one link and carries no events; add another link"
+
+
+def _mesh_neighbours(network: Network) -> Iterator[str]:
+    """One line per broker with its links."""
+    brokers = network.brokers
+    if all(len(network.links_of(broker)) == len(brokers) - 1 for broker in brokers):
+        yield f"every broker has a link to all {len(brokers) - 1} others:"
+        yield from _folded(f"  {' '.join(_sorted(brokers))}", "  ")
+        return
+    labels = {broker: _mesh_label(network, broker) for broker in _sorted(brokers)}
+    width = max(map(len, ["broker", *labels.values()]))
+    yield f"{'broker':{width}}  links  to"
+    for broker, label in labels.items():
+        links = _sorted(network.links_of(broker))
+        start = f"{label:{width}}  {len(links):5}  "
+        yield from _folded(start + " ".join(links), " " * len(start))
+
+
+def _losses(cuts: Mapping[str, Parts]) -> Iterator[str]:
+    if not cuts:
+        yield "  no broker is cut off"
+        return
+    gravest = sorted(cuts, key=lambda name: sum(map(len, cuts[name][1:])), reverse=True)
+    for name in gravest[:_SHOWN_MAX]:
+        parts = " | ".join(map(_named, cuts[name]))
+        yield from _folded(f"  {name}: splits the network: {parts}", "    ")
+    if len(cuts) > _SHOWN_MAX:
+        yield f"  and {len(cuts) - _SHOWN_MAX} more that split the network; --json lists all"
+
+
+def _mesh_label(network: Network, broker: str) -> str:
+    return broker if broker in network.edges else f"{broker} (relay)"
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    """Natural order: b2 before b10."""
+    parts = {name: _DIGITS.split(name) for name in names}
+    keys = {n: [(int(p), "") if p.isdecimal() else (-1, p) for p in ps] for n, ps in parts.items()}
+    return sorted(keys, key=lambda name: (keys[name], name))
+
+
+def _span(numbers: list[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _folded(line: str, indent: str) -> list[str]:
+    """Wrap a line with a hanging indent."""
+    return wrap(
+        line, COLUMNS, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -15,7 +15,8 @@ import typer
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError, CommandGroup
-from anabranch.cli.output import Column, console, fitted, print_json, room, show
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.patterns.join_points.join_points import JoinPointReport

@@ -2,32 +2,33 @@
 
 Events are sent in the order in which they are read, many in flight at a time. The command exits
 when every event is confirmed, that is, durable in the log of the broker that accepted it. Progress
-goes to stderr.
+goes to stderr if that is a terminal.
 
 Rules
 
 1. A regular file is validated to its end before any of its events is published. Input from a pipe
    is published as it arrives.
-2. If the command fails before everything is confirmed, the error reports the number of confirmed
-   events and the line to continue from.
+2. If the command fails or is interrupted before everything is confirmed, it reports the number of
+   confirmed events and the line to continue from. After the first Ctrl-C it waits a few seconds for
+   the confirmation of events that are already sent; the second ends it at once.
 3. With `--advertise`, every event must match one of the advertised filters; one that does not is an
    error like any other.
 """
 
 import asyncio
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from anabranch.cli import connect_options
-from anabranch.cli.errors import CommandError, explanation
+from anabranch.cli.errors import CommandError, InterruptedCommandError, explanation
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.sources import Item, LineError, Source
 from anabranch.cli.values import attributes_of, read_types
@@ -142,8 +143,8 @@ def pub(
     A value becomes a number only if that is lossless: 12, -7 and 12.50 are numbers; 01234, +43 and
     1e5 are strings. true and false are booleans. A value in double quotes is a string.
 
-    A file is validated before any event is published. If the command fails later, the error reports
-    the number of confirmed events and the --from-line to continue with.
+    A file is validated before any event is published. If the command fails or is interrupted later,
+    it reports the number of confirmed events and the --from-line to continue with.
     """
     words = what or []
     addresses = [word for word in words if "=" not in word and connect_options.is_address(word)]
@@ -168,7 +169,15 @@ def pub(
         within_s=within,
     )
     promised = [_promise(text) for text in advertised or []]
-    _print(asyncio.run(_Publishing(source, composed, rate, promised).run(way)), as_json)
+    _print(_published(_Publishing(source, composed, rate, promised), way), as_json)
+
+
+def _published(publishing: "_Publishing", way: connect_options.Way) -> Summary:
+    try:
+        total = publishing.check()
+        return asyncio.run(publishing.run(way, total))
+    except KeyboardInterrupt:
+        raise InterruptedCommandError(publishing.interruption()) from None
 
 
 def _composer(
@@ -203,6 +212,18 @@ def _print(summary: Summary, as_json: bool) -> None:
     )
 
 
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show the number of events done on stderr, if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _done: None
+        return
+    from anabranch.cli.screen import count_on_stderr  # noqa: PLC0415 - rich is slow to load
+
+    with count_on_stderr(what, total) as show:
+        yield show
+
+
 class _Publishing:
     """One run of the command."""
 
@@ -217,19 +238,21 @@ class _Publishing:
         self._composed = composed
         self._rate = rate
         self._promised = advertisement_matcher(promised)
+        self._client: Client | None = None
         self._sent = 0
         #: Lines and promises of unconfirmed events, in the order in which they were sent.
         self._waiting: deque[tuple[int, Promise]] = deque()
         self._origins: Counter[str] = Counter()
         self._first: EventId | None = None
         self._last: EventId | None = None
+        self._last_line = 0
         #: The first line whose event failed, and its error; and the number of events whose outcome
         #: is unknown.
         self._failure: tuple[int, BaseException] | None = None
         self._unknown = 0
 
-    async def run(self, way: connect_options.Way) -> Summary:
-        total = self._check()
+    async def run(self, way: connect_options.Way, total: int | None = None) -> Summary:
+        """Publish everything. `total` is the number of events, if it is known."""
         events = self._source.items()
         try:
             first = await anext(events)
@@ -237,28 +260,44 @@ class _Publishing:
             raise CommandError("the input contains no events") from None
         # Validate the first event before connecting.
         self._check_one(first)
-        client: Client | None = None
         try:
             async with await way.connect() as client:
+                self._client = client
                 for filter in self._promised.filters:
                     client.advertise(filter)
                 return await self._publish_all(client, first, events, total)
         except (AnabranchError, OSError) as error:
-            if client is None or not self._sent:
+            if not self._sent:
                 raise
-            self._settle(client)
-            raise CommandError(f"{explanation(error)}; {self._progress_before(error)}") from error
+            progress, line = self._outcome()
+            line = error.line if isinstance(error, LineError) and not self._failure else line
+            hint = f"; after fixing the error, continue with --from-line {line}" if line else ""
+            raise CommandError(f"{explanation(error)}; {progress}{hint}") from error
 
-    def _check(self) -> int | None:
+    def interruption(self) -> str:
+        """What was published before an interrupt, and how to continue."""
+        if not self._sent:
+            return "no event was published"
+        progress, line = self._outcome()
+        again = (
+            " (publishes those with unknown outcome again)"
+            if self._unknown or self._waiting
+            else ""
+        )
+        return f"{progress}; continue with --from-line {line}{again}" if line else progress
+
+    def check(self) -> int | None:
         """Validate all events before the first is published; returns their number if known."""
         source = self._source
         if not source.can_be_checked:
             return None
         count = 0
         try:
-            for item in source.at_once():
-                self._check_one(item)
-                count += 1
+            with _progress("validated", None) as show:
+                for item in source.at_once():
+                    self._check_one(item)
+                    count += 1
+                    show(count)
         except LineError as error:
             raise CommandError(f"{error}; no event was published") from None
         return count * source.repeats
@@ -276,35 +315,30 @@ class _Publishing:
         self, client: Client, first: Item, rest: AsyncIterator[Item], total: int | None
     ) -> Summary:
         begun = time.perf_counter()
-        with self._progress() as progress:
-            task = progress.add_task("events", total=total)
+        with _progress("confirmed", total) as show:
             await self._publish(client, first)
             async for item in rest:
                 await self._publish(client, item)
-                progress.update(task, completed=self._origins.total())
+                show(self._confirmed)
                 await self._throttle(begun)
-            await client.flush()
-        self._settle(client)
+            while self._waiting:
+                await asyncio.wait([self._waiting[0][1]])
+                self._settle()
+                show(self._confirmed)
         self._raise_failure()
         seconds = time.perf_counter() - begun
-        confirmed = self._origins.total()
+        confirmed = self._confirmed
         ends = (str(self._first), str(self._last))
         assert self._last is not None
         broker = client.origin_of(self._last)
         return Summary(confirmed, broker, dict(self._origins), seconds, confirmed / seconds, *ends)
 
-    def _progress(self) -> Progress:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        screen = Console(stderr=True)
-        return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    @property
+    def _confirmed(self) -> int:
+        return self._origins.total()
 
     async def _publish(self, client: Client, item: Item) -> None:
-        self._settle(client)
+        self._settle()
         self._raise_failure()
         if self._promised.filters:
             self._check_one(item)
@@ -318,15 +352,16 @@ class _Publishing:
             if ahead_s > _STEP_S:
                 await asyncio.sleep(ahead_s)
 
-    def _settle(self, client: Client) -> None:
+    def _settle(self) -> None:
         """Count confirmed events. Events are confirmed in the order in which they were sent."""
+        assert self._client is not None
         while self._waiting and self._waiting[0][1].done():
             line, promise = self._waiting.popleft()
             failure = promise.exception()
             if failure is None:
-                self._last = promise.result()
+                self._last, self._last_line = promise.result(), line
                 self._first = self._first or self._last
-                self._origins[client.origin_of(self._last)] += 1
+                self._origins[self._client.origin_of(self._last)] += 1
                 continue
             self._unknown += isinstance(failure, PublishUnknownError)
             self._failure = self._failure or (line, failure)
@@ -335,14 +370,15 @@ class _Publishing:
         if self._failure is not None:
             raise self._failure[1]
 
-    def _progress_before(self, error: Exception) -> str:
-        """The progress before a failure, and the line to continue from."""
-        confirmed = self._origins.total()
-        progress = f"{counted(confirmed, 'event')} confirmed"
-        if self._unknown:
-            progress += f", {self._unknown:,} with unknown outcome"
-        bad_line = error.line if isinstance(error, LineError) else 0
-        line = self._failure[0] if self._failure else bad_line
-        if not line or self._source.repeats > 1:
-            return progress
-        return f"{progress}; after fixing the error, continue with --from-line {line}"
+    def _outcome(self) -> tuple[str, int]:
+        """The number of confirmed events, and the first line that is not confirmed, 0 if none."""
+        self._settle()
+        progress = f"{counted(self._confirmed, 'event')} confirmed"
+        unknown = self._unknown + len(self._waiting)
+        if unknown:
+            progress += f", {unknown:,} with unknown outcome"
+        if not self._source.file or self._source.repeats > 1:
+            return progress, 0
+        if self._failure is not None:
+            return progress, self._failure[0]
+        return progress, self._waiting[0][0] if self._waiting else self._last_line + 1

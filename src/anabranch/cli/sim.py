@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, print_json
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import console
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.sim.faults import ANY, asked_mix

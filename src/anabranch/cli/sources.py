@@ -32,7 +32,7 @@ from typing import Protocol, TextIO
 import msgspec
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.values import Type, value_of
+from anabranch.cli.values import Type, json_problem, value_of
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event, Value
 
@@ -151,7 +151,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         lines.end()
 
     async def items(self) -> AsyncIterator[Item]:
-        """All events, in order."""
         if self.file == STDIN:
             lines, number = _lines_of(self), 0
             async for line in piped_lines():
@@ -213,8 +212,10 @@ class _Objects:
             if line.count(b":") > len(attributes):
                 json.loads(line, object_pairs_hook=_check_repeated)
             return Item(number, dict(Event(source.given | attributes).attributes))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, EventError) as error:
+        except EventError as error:
             raise LineError(source.place, number, str(error)) from None
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise LineError(source.place, number, json_problem(line, error)) from None
 
     def end(self) -> None:
         pass

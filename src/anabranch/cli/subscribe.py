@@ -14,7 +14,6 @@ with `anabranch pattern define`. Each match is one line (`event_lines`).
 """
 
 import asyncio
-import signal
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,9 +33,17 @@ from anabranch.cli.archive_backlog import (
     subscribed_behind,
 )
 from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, MatchPrinter, Printer, print_matches
+from anabranch.cli.event_lines import (
+    Format,
+    FormatOption,
+    JsonFormatOption,
+    MatchPrinter,
+    Printer,
+    print_matches,
+)
 from anabranch.cli.output import counted
 from anabranch.cli.patterns import PlacementOption, Where, placement_of
+from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
@@ -87,7 +94,9 @@ SinceOption = Annotated[
 ]
 
 #: Epilog of the help.
-LANGUAGE = """
+EPILOG = """
+Ctrl-C ends the command with exit code 0. What was printed is acknowledged.
+
 A filter uses the syntax of Jakarta Messaging selectors: symbol IN ('IBM', 'MSFT') AND
 price < 22 AND note LIKE '%urgent%'. A comparison with an attribute that the event lacks is
 UNKNOWN; only TRUE matches.
@@ -108,7 +117,8 @@ def sub(
     durable: DurableOption = None,
     since: SinceOption = "now",
     count: Annotated[int, typer.Option(min=0, help="Exit after N events; 0: never.")] = 0,
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
+    form: FormatOption = Format.json,
+    as_json: JsonFormatOption = False,
     window: Annotated[int | None, typer.Option(min=1, help="Maximum events in flight.")] = None,
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Receive events without guarantees.")
@@ -126,7 +136,7 @@ def sub(
     trace: connect_options.TraceOption = None,
     within: connect_options.WithinOption = 10.0,
 ) -> None:
-    """Print events that match a filter or a pattern, until interrupted.
+    """Print events that match a filter or pattern, as they arrive.
 
     anabranch sub 127.0.0.1:4100 "symbol = 'IBM' AND price > 10"
 
@@ -144,7 +154,7 @@ def sub(
         durable=durable,
         since=read_since(since),
         count=count,
-        form=form,
+        form=Format.json if as_json else form,
         window=window,
         best_effort=best_effort,
         unsubscribe=unsubscribe,
@@ -164,9 +174,14 @@ def sub(
         within_s=within,
     )
     shown = asyncio.run(_Run(wanted).run(way))
-    deleted = f"deleted durable subscription {durable!r}"
-    count_text = counted(shown, *(("match", "matches") if is_match else ("event",)))
-    typer.echo(deleted if unsubscribe else count_text, err=True)
+    typer.echo(_outcome(wanted, shown), err=True)
+
+
+def _outcome(wanted: Wanted, shown: int) -> str:
+    if wanted.unsubscribe:
+        return f"deleted durable subscription {wanted.durable!r}"
+    is_match = wanted.pattern or wanted.matches
+    return counted(shown, *(("match", "matches") if is_match else ("event",)))
 
 
 def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[str], str]:
@@ -202,7 +217,6 @@ def _check(wanted: Wanted) -> None:
 
 
 def read_since(text: str) -> Since:
-    """Parse `--since`."""
     if text == "now":
         return "now"
     if text == "beginning":
@@ -228,18 +242,15 @@ class _Run:
 
     async def run(self, way: connect_options.Way) -> int:
         """Print until the count is reached or a signal arrives; returns the number of lines."""
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            async with await way.connect() as client:
-                if self._wanted.pattern or self._wanted.matches:
-                    await self._read_matches(client)
-                else:
-                    await self._read(client, way)
+        await until_stopped(self._print(way))
         return self._printer.shown + self._match_printer.shown
+
+    async def _print(self, way: connect_options.Way) -> None:
+        async with await way.connect() as client:
+            if self._wanted.pattern or self._wanted.matches:
+                await self._read_matches(client)
+            else:
+                await self._read(client, way)
 
     async def _read_matches(self, client: Client) -> None:
         wanted = self._wanted

@@ -1,22 +1,36 @@
 """`anabranch top`: live event rates, links, queues and lag of brokers.
 
 Queries all brokers periodically (`status`) and shows rates per second, with as many columns as fit.
+On a terminal the table is redrawn in place; into a file or pipe, one table per interval is printed.
 `--once` shows one interval and exits, for scripts.
 """
 
 import asyncio
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.cli.output import Column, console, fitted, print_json, room, show
-from anabranch.cli.status import TokenFile, ask_all, brokers_of
-from anabranch.cli.status_view import Asked, lag, links_up, queued_bytes, size
+from anabranch.cli.output import iso_time, print_json
+from anabranch.cli.screen import Column, console, fitted, room, show
+from anabranch.cli.status import (
+    Asked,
+    TokenFile,
+    ask_all,
+    brokers_of,
+    lag,
+    links_up,
+    queued_bytes,
+    size,
+)
+from anabranch.cli.until_stopped import key_presses, until_stopped
 from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.routing.contract import MeshReport
 from anabranch.node.status import Status
@@ -71,7 +85,7 @@ class Sample:
     """The answers of all brokers at one time."""
 
     def __init__(self, asked: list[Asked]) -> None:
-        self.at_s = monotonic()
+        self.at_s, self.time_ns = monotonic(), time_ns()
         self.asked = asked
 
     def of(self, name: str) -> Status | None:
@@ -92,38 +106,83 @@ def top(
     token_file: TokenFile = None,
     once: Annotated[bool, typer.Option("--once", help="Show one interval and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --once: print one JSON document per broker.")
+        bool, typer.Option("--json", help="Print one JSON document per broker and interval.")
     ] = False,
 ) -> None:
-    """Watch event rates, links, queues and lag of brokers."""
+    """Watch event rates, links, queues and lag of brokers.
+
+    Runs until q is pressed or until interrupted; both are success. Into a file or a pipe it prints
+    one table per interval.
+    """
     brokers = brokers_of(network, addresses or [], token_file)
-    if once:
-        before, after = asyncio.run(_two_samples(brokers, every_s))
-        if as_json:
-            for each in after.asked:
-                print_json({"broker": each.name, **rates(before, after, each.name)})
-        else:
-            screen = console()
-            show(screen, picture(before, after, room(screen)))
-        return
-    with Live(Text("querying …"), console=console(), auto_refresh=False, screen=True) as live:
-        asyncio.run(_watch(brokers, every_s, live))
+    screen = console()
+    if as_json:
+        asyncio.run(until_stopped(_watch(brokers, every_s, _print_documents, once=once)))
+    elif once or not screen.is_terminal:
+        asyncio.run(until_stopped(_watch(brokers, every_s, _print_table(screen, once), once=once)))
+    else:
+        asyncio.run(until_stopped(_watch_live(brokers, every_s, screen)))
 
 
-async def _two_samples(brokers: list[Asked], every_s: float) -> tuple[Sample, Sample]:
-    before = Sample(await ask_all(brokers))
-    await asyncio.sleep(every_s)
-    # The first answers replaced addresses with broker names.
-    return before, Sample(await ask_all(before.asked))
+#: Shows the interval between two samples.
+Show = Callable[[Sample, Sample], None]
 
 
-async def _watch(brokers: list[Asked], every_s: float, live: Live) -> None:
+async def _watch(brokers: list[Asked], every_s: float, show: Show, *, once: bool) -> None:
     before = Sample(await ask_all(brokers))
     while True:
         await asyncio.sleep(every_s)
+        # The first answers replaced addresses with broker names.
         after = Sample(await ask_all(before.asked))
-        live.update(picture(before, after, room(live.console)), refresh=True)
+        show(before, after)
+        if once:
+            return
         before = after
+
+
+async def _watch_live(brokers: list[Asked], every_s: float, screen: Console) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+
+    def draw(before: Sample, after: Sample) -> None:
+        table = picture(before, after, room(screen))
+        table.caption, table.caption_justify = "q quits", "left"
+        live.update(table, refresh=True)
+
+    def quit_on_q(key: str) -> None:
+        if key in "qQ":
+            task.cancel()
+
+    with (
+        key_presses(quit_on_q),
+        Live(Text("querying …"), console=screen, auto_refresh=False, screen=True) as live,
+    ):
+        await _watch(brokers, every_s, draw, once=False)
+
+
+def _print_documents(before: Sample, after: Sample) -> None:
+    for each in after.asked:
+        print_json(
+            {
+                "broker": each.name,
+                "state": "down" if each.status is None else each.status.state,
+                "time": iso_time(after.time_ns),
+                "time_ns": after.time_ns,
+                **rates(before, after, each.name),
+            }
+        )
+
+
+def _print_table(screen: Console, once: bool) -> Show:
+    def print_table(before: Sample, after: Sample) -> None:
+        if not once:
+            show(screen, iso_time(after.time_ns, 3))
+        show(screen, picture(before, after, room(screen)))
+        if not once:
+            show(screen, "")
+        sys.stdout.flush()
+
+    return print_table
 
 
 def rates(before: Sample, after: Sample, name: str) -> dict[str, float]:

@@ -17,7 +17,8 @@ from rich.table import Table
 from anabranch.check import history as saw
 from anabranch.check.tally import Tally, tallies
 from anabranch.cli.errors import CommandError, CommandGroup
-from anabranch.cli.output import console, counted, print_json
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.screen import console
 from anabranch.devnet.broker_logs import read_logs, state_directories
 from anabranch.devnet.traces import merge, read_trace, without_forgotten
 from anabranch.devnet.untraced_publishers import Life, untraced_lives, with_untraced

@@ -7,7 +7,6 @@ and keeps the state directory (`devnet.directory`).
 
 import asyncio
 import shlex
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,9 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from anabranch.cli.output import Column, console, fitted, print_json, room, show
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Column, console, fitted, room, show
+from anabranch.cli.until_stopped import call_when_stopped
 from anabranch.config.network_file import NetworkFile
 from anabranch.config.network_location import home_of
 from anabranch.devnet.control_channel import serve
@@ -54,6 +55,7 @@ def up(
     Every broker is a separate process and is restarted when it dies. A port that the file leaves
     out is chosen from the free ones. The state of all brokers is kept in one directory and used
     again by the next run. Other commands find the chosen ports when they are given the same file.
+    Ctrl-C stops all brokers; the exit code is then 0.
     """
     file = network_from(what)
     asyncio.run(_Show(as_json).run(file, state or home_of(file)))
@@ -72,9 +74,7 @@ class _Show:
     async def run(self, file: NetworkFile, directory: Path) -> None:
         """Run the network until SIGINT or SIGTERM."""
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+        call_when_stopped(stop.set)
         network = LocalNetwork(file, directory, self._on_change)
         requests = asyncio.create_task(self._serve_requests(network))
         starting = asyncio.create_task(network.start())
@@ -125,7 +125,6 @@ class _Show:
 
 
 def line_of(change: Change) -> str:
-    """A state change of one broker."""
     return f"{change.name}: {change.state}{f', {change.text}' if change.text else ''}"
 
 

@@ -14,6 +14,8 @@ Rules
 5. A declared type (`--types`) overrides these rules. A string is taken literally; a number may use
    notation that rule 1 rejects; text that is not of the declared type is an error.
 
+Attributes may also be a JSON object; an error then names the attribute.
+
 A time is an ISO date with a time, or an age such as `10m`. Without a time zone it is UTC, as in all
 output of the command.
 """
@@ -24,6 +26,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+
+import msgspec
 
 from anabranch.cli.errors import CommandError
 from anabranch.model.event import INT_MAX, INT_MIN, Value
@@ -118,6 +122,29 @@ def attributes_of(arguments: Iterable[str], types: dict[str, Type]) -> dict[str,
             raise CommandError(f"duplicate attribute {name!r}; give each attribute once")
         found[name] = value_of(name, text, types)
     return found
+
+
+def json_problem(line: bytes, error: Exception) -> str:
+    """What is wrong with a JSON object of attributes that could not be decoded."""
+    try:
+        values = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return f"not a JSON object: {error}"
+    for name, raw in values.items():
+        try:
+            msgspec.json.decode(raw, type=Value)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as reason:
+            return f"attribute {name!r}: {_value_problem(bytes(raw), reason)}"
+    return str(error)
+
+
+def _value_problem(raw: bytes, error: Exception) -> str:
+    if raw == b"null":
+        return "null is not a value; leave out an attribute that has none"
+    if raw[:1] in (b"[", b"{"):
+        kind = "array" if raw[:1] == b"[" else "object"
+        return f"an {kind} is not a value; give a string, a number, true or false"
+    return str(error)
 
 
 _AGO = re.compile(r"(\d{1,9})([smhd])")

@@ -48,8 +48,6 @@ from anabranch.client.subscription import OnWithheld, Received, call_with_each
 from anabranch.client.subscription_state import SubscriptionState
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.typed_attributes import TypedAttributes
-from anabranch.core.patterns.join_points.records import check_pattern_id, wanted_filter
-from anabranch.core.patterns.scheme import PatternScheme
 from anabranch.core.session.effects import PatternRequestAnswered
 from anabranch.model.client_frames import BUSY, UNKNOWN
 from anabranch.model.encoding import decode_event
@@ -57,6 +55,7 @@ from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
+from anabranch.model.names import check_pattern_id
 from anabranch.model.pattern.match import (
     Contribution,
     Identity,
@@ -312,7 +311,11 @@ def read_pattern(pattern: str | Pattern, pattern_id: str, limits: Limits) -> str
     """Return the canonical text of a pattern, after checking that it can be detected under this
     id.
     """
-    check_pattern_id(pattern_id, limits)
+    # Most clients define no pattern, and need not load the detector.
+    from anabranch.core.patterns.join_points.records import wanted_filter  # noqa: PLC0415
+    from anabranch.core.patterns.scheme import PatternScheme  # noqa: PLC0415
+
+    check_pattern_id(pattern_id, limits.name_bytes_max)
     parsed = Pattern.parse(pattern, limits) if isinstance(pattern, str) else pattern
     scheme = PatternScheme(parsed, pattern_id, limits)
     # Computing the normal form of the wanted filter checks it against the limits.
@@ -398,7 +401,7 @@ class Patterns:
 
     async def drop(self, pattern_id: str, within_s: float | None) -> None:
         """Drop a pattern."""
-        check_pattern_id(pattern_id, self.limits)
+        check_pattern_id(pattern_id, self.limits.name_bytes_max)
         renewed = self._renewal.remove(pattern_id)
         try:
             await self._requests.drop(pattern_id, within_s)
@@ -621,7 +624,7 @@ class PatternUser:
         The pattern need not exist yet. The other arguments are those of `subscribe`.
         """
         patterns = self._patterns
-        check_pattern_id(pattern_id, patterns.limits)
+        check_pattern_id(pattern_id, patterns.limits.name_bytes_max)
         subscription = await patterns.subscribe(
             subscription_to(pattern_id),
             durable=durable,

@@ -30,7 +30,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar, cast, get_args
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 import msgspec
 
@@ -65,12 +65,13 @@ from anabranch.config.toml_reader import (
     quoted_text,
     read,
 )
-from anabranch.core.broker import BrokerConfig
-from anabranch.core.options import Options
-from anabranch.core.routing.registry import RoutingName
+from anabranch.core.options import Options, RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits, clients_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
+
+if TYPE_CHECKING:
+    from anabranch.core.broker import BrokerConfig
 
 Choices = TypeVar("Choices", Limits, Options)
 
@@ -205,8 +206,11 @@ class NetworkFile:
             )
         return self.brokers[name]
 
-    def broker_config(self, name: str) -> BrokerConfig:
+    def broker_config(self, name: str) -> "BrokerConfig":
         """The configuration of this broker's core."""
+        # Clients read network files too, and do not load the core of a broker.
+        from anabranch.core.broker import BrokerConfig  # noqa: PLC0415
+
         self.broker(name)
         return BrokerConfig(name, self.network, self.routing, self.options, self.limits)
 

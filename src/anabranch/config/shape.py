@@ -39,7 +39,7 @@ import msgspec
 from anabranch.config.errors import ConfigError
 from anabranch.config.survey import Link, Near, near_over, part_of
 from anabranch.config.toml_reader import KeyPath, Table, listed, nearest
-from anabranch.core.routing.registry import RoutingName
+from anabranch.core.options import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network, graph_of_brokers, tree_of_brokers
 

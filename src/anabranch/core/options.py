@@ -10,6 +10,8 @@ import msgspec
 
 from anabranch.model.errors import LocalError
 
+RoutingName = Literal["flood", "tree", "mesh"]
+
 #: Default limit of the log bytes that one subscription may hold back.
 HELD_BACK_BYTES_MAX = 1 << 39
 #: Default limit of items that are processed without a pause.

@@ -25,14 +25,17 @@ State: an index, built from the filters; `forget_index` releases its memory. Not
 
 from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
-from anabranch.matching.engine import EngineName
-from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import Envelope
 from anabranch.model.errors import FilterLimitError
 from anabranch.model.event import Event
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
+
+if TYPE_CHECKING:
+    from anabranch.matching.engine import EngineName
+    from anabranch.matching.index import MatchIndex
 
 #: Filters that are not worth an index, with kernels and without.
 FEW = 16
@@ -80,7 +83,7 @@ class AnyOf:
         self,
         filters: Iterable[Filter],
         limits: Limits = DEFAULT_LIMITS,
-        engine: EngineName = "auto",
+        engine: "EngineName" = "auto",
     ) -> None:
         self.filters = tuple(filters)
         self._limits = limits
@@ -175,7 +178,7 @@ class AnyOf:
         return self.filters[number]
 
     def _not_found(
-        self, index: MatchIndex, envelopes: Sequence[Envelope]
+        self, index: "MatchIndex", envelopes: Sequence[Envelope]
     ) -> Generator[int, None, list[int]]:
         """The places of events that nothing in the index matches."""
         missing = []
@@ -189,7 +192,7 @@ class AnyOf:
                 missing.append(place)
         return missing
 
-    def _is_found(self, index: MatchIndex, envelope: Envelope) -> Generator[int, None, bool]:
+    def _is_found(self, index: "MatchIndex", envelope: Envelope) -> Generator[int, None, bool]:
         """Whether something in the index matches, check by check."""
         sure, checks = index.narrow(envelope)
         if sure:
@@ -234,6 +237,9 @@ class AnyOf:
             yield from self._make_index()
 
     def _make_index(self) -> Iterator[int]:
+        # Most clients never need an index, and numpy is slow to load.
+        from anabranch.matching.index import MatchIndex  # noqa: PLC0415
+
         index, beside = MatchIndex(self._engine, self._limits), []
         work = 0
         for number, (filter, size) in enumerate(self._sized):

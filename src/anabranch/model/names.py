@@ -97,3 +97,8 @@ def check_optional_name(name: object, what: str, bytes_max: int) -> int:
             f" at position {control.start()}; remove it"
         )
     return size
+
+
+def check_pattern_id(pattern_id: str, name_bytes_max: int) -> None:
+    """Check that a pattern id leaves room for the name of its join point; else `EventError`."""
+    check_name(pattern_id, "the id of a pattern", name_bytes_max - len(JOIN_POINT_PREFIX))

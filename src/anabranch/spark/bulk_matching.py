@@ -40,9 +40,8 @@ from pyspark.sql import functions as sf
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.attribute_columns import AttributeColumn, Attributes, attribute_columns
-from anabranch.spark.event_batches import Reader, column_reader, encoded_reader
 from anabranch.spark.subscriptions import Source, Subscriptions, prepared
-from anabranch.spark.task_matcher import Matcher, matcher_of
+from anabranch.spark.task_matcher import Matcher, Reader, column_reader, encoded_reader, matcher_of
 
 #: Columns that identify an event, in order of preference.
 _KEYS: Final = (("stream", "tick"), ("publisher", "incarnation", "seq"))

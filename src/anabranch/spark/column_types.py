@@ -12,7 +12,7 @@ envelope fields refer to these fields; an attribute of the same name is availabl
     loggedAt           time at which the origin logged it; never decreases within a stream unless
                        the clock was set back
     contentType, correlationId, payload
-    attributes         all attributes, in one column (`attribute_maps`)
+    attributes         all attributes, in one column (`columns`)
 
 Planning a query needs this module but not the kernels, which take a second to load. This module
 keeps no state.

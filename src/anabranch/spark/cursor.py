@@ -117,7 +117,6 @@ class Cursor:
             self.settle(survey)
 
     def settle(self, survey: Survey) -> None:
-        """Send the pending ticks to the broker."""
         if not self._pending:
             return
         self._moved_at = time.monotonic()

@@ -3,7 +3,7 @@
     detect(events, "a:{x = 1} THEN b:{x = 2} WHERE a.s = b.s WITHIN 5 s", pattern_id="mine")
 
 `events` is a data frame with attributes as columns, and with `stream`, `tick` and a time. The
-result consists of findings (`detection.matches`): one row per match with its events, and one row
+result consists of findings (`detection.detectors`): one row per match with its events, and one row
 per event that could not be processed. Rules:
 
 1. docs/reference/patterns.md defines what patterns mean; the detector is that of the brokers.
@@ -18,7 +18,7 @@ per event that could not be processed. Rules:
 5. An event without a time, or with a time outside of 64-bit nanoseconds, is reported as `no-time`.
 
 State: none here; Spark keeps the state of a streaming query in its checkpoint
-(`detection.streaming`).
+(`detection.detectors`).
 """
 
 from collections.abc import Sequence
@@ -31,10 +31,8 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.normal.conditions import attribute_names
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_columns import Attributes, attribute_columns
-from anabranch.spark.detection.backtest import backtest
-from anabranch.spark.detection.matches import fields_of, schema_of
+from anabranch.spark.detection.detectors import backtest, fields_of, followed, schema_of
 from anabranch.spark.detection.routing import BUCKETS, Routing
-from anabranch.spark.detection.streaming import followed
 
 
 def detect(

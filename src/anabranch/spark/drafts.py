@@ -1,4 +1,24 @@
-"""Encoding of Arrow batches as drafts: rows become events without an id, encoded by a kernel.
+"""Encoding of data frames as drafts: rows become events without an id.
+
+Columns become parts of events:
+
+    parts = parts_of(schema, ignore_envelope=False)
+
+Rules:
+
+1. A column becomes the attribute of the same name, unless an envelope field has that name. Write
+   such an attribute as `attributes.NAME`; the prefix is allowed for every other attribute, too.
+2. Attribute types: STRING; BIGINT and smaller integers; DOUBLE and FLOAT; BOOLEAN. Any other type
+   is an error that names the column: dates and decimals need an explicit cast by the user.
+3. `payload`, `contentType`, `correlationId` and `timestamp` are written to the envelope.
+   `attributes` is a map or a variant whose entries become attributes, in addition to those that
+   have columns.
+4. Columns that the broker assigns (`stream`, `tick`, `publisher`, `incarnation`, `seq`, `loggedAt`)
+   cannot be written. They are an error, because the user may expect to read these values back,
+   unless the option `ignoreEnvelope` leaves them out.
+5. All columns are checked before the first row is processed.
+
+A kernel encodes the rows of Arrow batches:
 
     drafting = Drafting(parts)
     for chunk in drafting.chunks(batches):
@@ -14,25 +34,249 @@ Rules:
    as in all events.
 
 State: a buffer; use from one thread only.
+
+Variant columns become lists of attributes:
+
+    listed = list_variants(column, before)
+
+The inverse of `columns.as_variant`: attributes that were read as one variant column are written
+back with their types. A null row has no attributes. A row that is not an object, or that has an
+entry of a type that attributes do not have, raises a `RowError`. Spark parses JSON numbers with a
+decimal point as decimals, which are not an attribute type: cast them to double first.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+    VariantType,
+)
 
 from anabranch.model.encoding import encode_draft
+from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from anabranch.spark.column_types import Kind
+from anabranch.model.names import check_name
+from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
 from anabranch.spark.kernels import pack as at
+from anabranch.spark.kernels import variants
 from anabranch.spark.kernels.pack import pack
-from anabranch.spark.variant_attributes import Listed, list_variants
-from anabranch.spark.write_columns import Part, Role, RowError
+
+Role = Literal["attribute", "attributes", "timestamp", "correlationId", "contentType", "payload"]
+
+
+class RowError(LocalError):
+    """A row that cannot be encoded as an event."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The part of an event that a column becomes."""
+
+    column: str
+    #: Index of the column in the frame.
+    place: int
+    role: Role
+    #: For role "attribute": its name.
+    attribute: str = ""
+    #: Kind of the attribute, or of the values of an `attributes` map.
+    kind: Kind = "text"
+    #: For role "attributes": whether each value carries its own kind.
+    is_variant: bool = False
+
+
+_KINDS: Final[dict[type[DataType], Kind]] = {
+    StringType: "text",
+    CharType: "text",
+    VarcharType: "text",
+    ByteType: "integer",
+    ShortType: "integer",
+    IntegerType: "integer",
+    LongType: "integer",
+    FloatType: "float",
+    DoubleType: "float",
+    BooleanType: "truth",
+}
+_WRITTEN: Final[dict[str, tuple[Role, type[DataType], str]]] = {
+    "timestamp": ("timestamp", TimestampType, "timestamp"),
+    "correlationId": ("correlationId", StringType, "string"),
+    "contentType": ("contentType", StringType, "string"),
+    "payload": ("payload", BinaryType, "binary"),
+}
+_TYPES: Final = "string, bigint, int, smallint, tinyint, double, float or boolean"
+#: Envelope fields that the broker assigns.
+ASSIGNED: Final = tuple(name for name in ENVELOPE if name not in _WRITTEN)
+
+
+def parts_of(
+    schema: StructType, *, ignore_envelope: bool, limits: Limits = DEFAULT_LIMITS
+) -> tuple[Part, ...]:
+    """The part that each column becomes. Raises `LocalError` if one cannot be written."""
+    found: list[Part] = []
+    for place, field in enumerate(schema.fields):
+        if field.name in ASSIGNED:
+            if not ignore_envelope:
+                raise LocalError(_assigned(field.name))
+            continue
+        found.append(_part(field.name, place, field.dataType, limits))
+    _check_names(found)
+    return tuple(found)
+
+
+def _assigned(name: str) -> str:
+    return (
+        f"column {name!r} is assigned by the broker and cannot be written: drop it, rename it, name"
+        f" it {ATTRIBUTE_PREFIX}{name} if it is an attribute, or leave out all such columns with"
+        " the option ignoreEnvelope=true"
+    )
+
+
+def _part(name: str, place: int, data_type: DataType, limits: Limits) -> Part:
+    if name in _WRITTEN:
+        role, wanted, words = _WRITTEN[name]
+        if not isinstance(data_type, wanted):
+            raise LocalError(
+                f"column {name!r} is an envelope field of type {words}, not"
+                f" {data_type.simpleString()}: cast it, or name it {ATTRIBUTE_PREFIX}{name} if it"
+                " is an attribute"
+            )
+        return Part(name, place, role)
+    if name == ATTRIBUTES and isinstance(data_type, MapType):
+        return _map_part(name, place, data_type)
+    if name == ATTRIBUTES and isinstance(data_type, VariantType):
+        return Part(name, place, "attributes", is_variant=True)
+    attribute = name.removeprefix(ATTRIBUTE_PREFIX)
+    try:
+        check_name(attribute, f"column {name!r}: its name", limits.name_bytes_max)
+    except EventError as error:
+        raise LocalError(str(error)) from error
+    return Part(name, place, "attribute", attribute, _kind(f"column {name!r} is", data_type))
+
+
+def _map_part(name: str, place: int, data_type: MapType) -> Part:
+    if not isinstance(data_type.keyType, StringType):
+        raise LocalError(
+            f"column {name!r} is {data_type.simpleString()}; a map of attributes needs string keys"
+        )
+    kind = _kind(
+        f"column {name!r} is {data_type.simpleString()}, with values that are", data_type.valueType
+    )
+    return Part(name, place, "attributes", kind=kind)
+
+
+def _kind(words: str, data_type: DataType) -> Kind:
+    kind = next((kind for each, kind in _KINDS.items() if isinstance(data_type, each)), None)
+    if kind is None:
+        raise LocalError(f"{words} {data_type.simpleString()}; attributes are {_TYPES}: cast it")
+    return kind
+
+
+def _check_names(parts: list[Part]) -> None:
+    seen: dict[tuple[Role, str], str] = {}
+    for part in parts:
+        key = (part.role, part.attribute)
+        if key in seen:
+            raise LocalError(
+                f"columns {seen[key]!r} and {part.column!r} become the same part of an event; drop"
+                " one of them"
+            )
+        seen[key] = part.column
+
+
+Integers = NDArray[np.int64]
+
+
+class Listed(msgspec.Struct):
+    """The attributes of all rows, concatenated."""
+
+    #: Row → index of its first attribute.
+    offsets: NDArray[np.int32]
+    keys: pa.Array
+    kinds: NDArray[np.uint8]
+    #: Numbers as they are; for texts, position in `texts` and length.
+    bits: Integers
+    texts: pa.Buffer
+
+
+def list_variants(column: pa.Array, before: int) -> Listed:
+    """Decode the variants of a column; `before` is the number of rows that precede it."""
+    values, names = column.field("value"), column.field("metadata")
+    data, value_offsets = _binary(values)
+    dictionary, name_offsets = _binary(names)
+    is_valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    report = np.zeros(variants.TOLD, np.int64)
+    capacity = variants.count_fields(data, value_offsets, is_valid, len(column), report)
+    if capacity < 0:
+        raise RowError(_problem(report, before, dictionary))
+    offsets = np.zeros(len(column) + 1, np.int32)
+    spots, bits = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+    kinds = np.empty(capacity, np.uint8)
+    count = variants.list_fields(
+        data,
+        value_offsets,
+        dictionary,
+        name_offsets,
+        is_valid,
+        offsets,
+        spots,
+        kinds,
+        bits,
+        report,
+    )
+    if count < 0:
+        raise RowError(_problem(report, before, dictionary))
+    buffer = values.buffers()[2]
+    keys = _keys(dictionary, spots[:count])
+    return Listed(offsets, keys, kinds, bits, pa.py_buffer(b"\0") if buffer is None else buffer)
+
+
+def _binary(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """The data and offsets of a binary array."""
+    _, offsets, data = array.buffers()
+    places = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return np.frombuffer(b"\0" if data is None or not data.size else data, np.uint8), places
+
+
+def _keys(dictionary: NDArray[np.uint8], spots: Integers) -> pa.Array:
+    offsets = np.empty(len(spots) + 1, np.int32)
+    out = np.empty(int((spots & 0xFFFF_FFFF).sum()) or 1, np.uint8)
+    variants.copy_names(dictionary, spots, offsets, out)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(out)]
+    return pa.Array.from_buffers(pa.string(), len(spots), buffers)
+
+
+def _problem(report: Integers, before: int, dictionary: NDArray[np.uint8]) -> str:
+    where = f"row {before + int(report[variants.ROW])}: column 'attributes'"
+    if report[variants.PROBLEM] == variants.NO_OBJECT:
+        return f"{where} is a variant but not an object"
+    if report[variants.PROBLEM] == variants.BROKEN:
+        return f"{where} is not a valid variant"
+    first, length = int(report[variants.KEY_FIRST]), int(report[variants.KEY_LENGTH])
+    key = dictionary[first : first + length].tobytes().decode(errors="replace")
+    return (
+        f"{where}, key {key!r} is not a text, integer, float or boolean; cast it (a decimal to"
+        " double), or leave it out"
+    )
+
 
 #: Maximum size of a chunk; it has to fit into the frames of every broker.
 CHUNK_EVENTS: Final = 256
@@ -159,7 +403,6 @@ class Drafting:
             ) from error
 
     def _column(self, place: int) -> str:
-        """The name of the column described at this index."""
         if place >= at.FIRST_ATTRIBUTE:
             return self._attributes[place - at.FIRST_ATTRIBUTE].column
         slot = at.ENTRIES if place in {at.KEYS, at.VALUES} else place

@@ -122,7 +122,6 @@ def attribute_term(kinds: Kinds) -> Term:
 
 
 def quoted(name: str) -> str:
-    """A column name, quoted so that Spark takes it literally."""
     return "`" + name.replace("`", "``") + "`"
 
 

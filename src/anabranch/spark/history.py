@@ -37,13 +37,25 @@ from anabranch.client.subscribe_request import Since
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.filter import Filter, FilterSource
-from anabranch.spark.archive.columns import ARROW, OWN, ColumnName, Naming, Pair
-from anabranch.spark.archive.layout import FileReplacedError, finished
-from anabranch.spark.archive.manifest import Span
-from anabranch.spark.archive.past import HistoricalRead, OnMissing, Until, look_back
-from anabranch.spark.archive.reader import ArchiveReader
-from anabranch.spark.archive.restored_rows import Restoring
-from anabranch.spark.archive.tables import Tabling, draft_name, pair_of
+from anabranch.spark.archive.columns import (
+    ARROW,
+    OWN,
+    ColumnName,
+    Naming,
+    Pair,
+    Restoring,
+    Tabling,
+    draft_name,
+    pair_of,
+)
+from anabranch.spark.archive.manifest import FileReplacedError, Span, finished
+from anabranch.spark.archive.reader import (
+    ArchiveReader,
+    HistoricalRead,
+    OnMissing,
+    Until,
+    look_back,
+)
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import all_of, any_of, quoted
@@ -210,12 +222,10 @@ def _paths(reader: ArchiveReader, spans: Sequence[Span]) -> list[str]:
 
 
 def frame_schema(columns: Sequence[ColumnName]) -> StructType:
-    """Spark schema of a frame over an archive with these columns."""
     return from_arrow_schema(arrow_schema(columns), prefer_timestamp_ntz=False)
 
 
 def arrow_schema(columns: Sequence[ColumnName]) -> pa.Schema:
-    """Arrow schema of a frame over an archive with these columns."""
     fields = [pa.field("stream", pa.string())]
     fields += [pa.field(name, form) for name, form in OWN.items()]
     fields += [pa.field(each.name, ARROW[each.kind]) for each in columns]
@@ -235,11 +245,9 @@ class _TailTask(msgspec.Struct, frozen=True, kw_only=True):
     parts: Sequence[Span]
 
     def discovering(self) -> "_DiscoverTask":
-        """A task that reports which columns occur."""
         return _DiscoverTask(self)
 
     def reading(self, columns: Sequence[ColumnName]) -> "_ReadTask":
-        """A task that returns rows with these columns."""
         return _ReadTask(self, columns)
 
     def batches(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:

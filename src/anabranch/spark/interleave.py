@@ -182,7 +182,6 @@ def _marked(table: pa.Table, position: int | None) -> pa.Table:
 
 
 def written(table: pa.Table) -> bytes:
-    """Serialize a table."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, table.schema) as writer:
         writer.write_table(table)
@@ -191,7 +190,6 @@ def written(table: pa.Table) -> bytes:
 
 
 def read(data: bytes) -> pa.Table:
-    """Deserialize a table."""
     return pa.ipc.open_stream(pa.BufferReader(data)).read_all()
 
 

@@ -14,7 +14,8 @@ Common options:
 
 Read options:
 
-    subscription          filter; brokers send only matching events (default: all events)
+    subscription          filter; brokers send only matching events (default: all events);
+                          `filter` is a synonym
     streams               comma-separated names (default: all, including streams added later)
     startingOffsets       earliest (default for batch), latest (default for streaming), or JSON
                           {"stream": tick, …} with the first tick to read
@@ -43,7 +44,14 @@ Write options:
     transactionId         identity of a batch write; batch: required
     streams               broker to write to (default: the one at the first address)
     ignoreEnvelope        true: leave out columns that the broker assigns, such as tick; false
-                          (default): reject them
+                          (default, except for tables): reject them
+
+Tables of Spark SQL: `CREATE TABLE t USING anabranch OPTIONS (…)` passes the options once, among the
+properties of the table, to ask for its columns. A query of the table gets only its own options,
+`t WITH (…)`. So the options of a table are kept in the metadata of its first column, and a query
+uses those that apply to it, unless it names brokers itself. They are lost if the table is created
+with a list of columns, because Spark then does not ask. A write to a table leaves out the columns
+that the broker assigns, because the default columns include them.
 """
 
 import json
@@ -98,6 +106,12 @@ _USES: Final[dict[str, frozenset[Use]]] = {
     "ignoreEnvelope": _WRITE,
 }
 NAMES: Final = tuple(_USES)
+#: Other names of options.
+_SYNONYMS: Final = {"filter": "subscription"}
+#: In the metadata of a table's first column: the options of the table.
+TABLE_OPTIONS: Final = "anabranch.options"
+#: Precedes an option among the properties of a table.
+_TABLE_PREFIX: Final = "option."
 _KNOWN: Final = {name.lower(): name for name in NAMES}
 #: Options that Spark itself reads from the same map.
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation"})
@@ -158,9 +172,41 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 30.0
 
 
+def table_options(properties: Mapping[str, str]) -> dict[str, str] | None:
+    """The options among the properties of a table; None if these are plain options."""
+    found = {
+        name.removeprefix(_TABLE_PREFIX): text
+        for name, text in properties.items()
+        if name.startswith(_TABLE_PREFIX)
+    }
+    return found if found or {"owner", "provider"} <= properties.keys() else None
+
+
+def with_table_options(
+    given: Mapping[str, str], kept: Mapping[str, str] | None, use: Use
+) -> Mapping[str, str]:
+    """The options of a query of a table: its own, and those of the table that apply."""
+    own = _by_name(given)
+    if kept is None or "brokers" in own:
+        return own
+    fit = {name: text for name, text in _by_name(kept).items() if use in _USES[_KNOWN[name]]}
+    return ({"ignoreenvelope": "true"} if use in _WRITE else {}) | fit | own
+
+
+def _by_name(given: Mapping[str, str]) -> dict[str, str]:
+    """Options by their lower-case names, without synonyms."""
+    texts = {name.lower(): text for name, text in given.items()}
+    for synonym, name in _SYNONYMS.items():
+        if synonym in texts:
+            text = texts.pop(synonym)
+            if texts.setdefault(name, text).strip() != text.strip():
+                raise OptionError(synonym, f"differs from {name}, its synonym; set only one")
+    return texts
+
+
 def read_options(given: Mapping[str, str], use: Use | None = None) -> Options:
     """Parse and validate options for one use. Raises `OptionError`."""
-    texts = {name.lower(): text for name, text in given.items()}
+    texts = _by_name(given)
     for name in texts:
         _check_known(name, use)
     parser = _Parser(texts)
@@ -213,7 +259,6 @@ def _nearest(name: str) -> str:
 
 
 def _check_conflicts(options: Options) -> None:
-    """Reject options that contradict each other."""
     if options.starting_time_ns is not None and options.starting_offsets is not None:
         raise OptionError("startingTimestamp", "conflicts with startingOffsets; set only one")
     if isinstance(options.starting_offsets, dict) and isinstance(options.ending_offsets, dict):
@@ -263,7 +308,11 @@ class _Parser:
     def brokers(self) -> tuple[str, ...]:
         found = self.names("brokers")
         if not found:
-            raise OptionError("brokers", "missing; set the address of a broker as HOST:PORT")
+            raise OptionError(
+                "brokers",
+                "missing; set the address of a broker as HOST:PORT (for a table of Spark SQL that"
+                " was created with a list of columns: t WITH (brokers = 'HOST:PORT'))",
+            )
         for place in found:
             try:
                 parse_address(place)

@@ -147,7 +147,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     # -- offsets --------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802 - Spark's name
-        """First offsets of a query without a checkpoint."""
         seen = self._look()
         assert self._survey is not None
         options = self._options
@@ -162,7 +161,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
         return Position(seen.network, start).offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit set by `maxOffsetsPerTrigger`."""
         ticks_max = self._options.offsets_per_trigger_max
         return ReadMaxRows(ticks_max) if ticks_max else ReadAllAvailable()
 
@@ -173,7 +171,6 @@ class StreamReader(_TaskReader, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, object], limit: ReadLimit
     ) -> dict[str, object]:
-        """End offsets of the next micro-batch."""
         position = read_position(start)
         before = self._seen
         seen = self._look()
@@ -272,7 +269,7 @@ def beginning(survey: Survey, seen: SurveyResult, options: Options, otherwise: s
 def _with_archive(seen: SurveyResult, options: Options) -> SurveyResult:
     if not options.archive:
         return seen
-    from anabranch.spark.archive_fallback import extended  # noqa: PLC0415 - most have none
+    from anabranch.spark.fetch_task import extended  # noqa: PLC0415 - most have none
 
     return extended(seen, options)
 
@@ -280,7 +277,7 @@ def _with_archive(seen: SurveyResult, options: Options) -> SurveyResult:
 def _since(connection: Fetcher, stream: str, extent: Extent, options: Options, time_ns: int) -> int:
     if not options.archive:
         return first_since(connection, extent, time_ns)
-    from anabranch.spark.archive_fallback import since  # noqa: PLC0415 - most have none
+    from anabranch.spark.fetch_task import since  # noqa: PLC0415 - most have none
 
     return since(connection, stream, extent, options, time_ns)
 

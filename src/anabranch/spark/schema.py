@@ -59,7 +59,6 @@ _RESERVED = {name.lower() for name in (*ENVELOPE, ATTRIBUTES)}
 
 
 def schema_of(wanted: Iterable[Wanted]) -> StructType:
-    """The Spark schema of these columns."""
     fields = [pa.field(each.name, each.arrow_type) for each in wanted]
     return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=False)
 
@@ -136,7 +135,6 @@ def _attribute(name: str, kind: DataType) -> Kind:
 
 
 def offered(requested: AttributesAs, events: Iterable[Mapping[str, Value]]) -> list[Wanted]:
-    """The columns of a read without a schema."""
     if requested == "columns":
         return inferred(events)
     return [*map(Wanted, ENVELOPE), Wanted(ATTRIBUTES, requested)]

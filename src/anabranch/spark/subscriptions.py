@@ -27,7 +27,6 @@ import shutil
 import tempfile
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -102,11 +101,9 @@ class Subscriptions:
                 raise SubscriptionsError(f"ids {name} and '{name}' are ambiguous; keep only one")
 
     def keep(self, path: Path) -> None:
-        """Copy the snapshot to a permanent path."""
         copy(self.path, path)
 
     def close(self) -> None:
-        """Remove temporary files."""
         if self._directory is not None:
             atexit.unregister(self.close)
             shutil.rmtree(self._directory, ignore_errors=True)
@@ -115,12 +112,7 @@ class Subscriptions:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -30,7 +30,6 @@ import logging
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -94,7 +93,6 @@ class Survey:
         return self._options.streams
 
     def look(self, *, everything: bool = False) -> SurveyResult:
-        """Survey the wanted streams, or with `everything` all of them."""
         described = self._described()
         if described is None:
             assert self._seen is not None
@@ -121,7 +119,6 @@ class Survey:
         return found
 
     def close(self) -> None:
-        """Disconnect from all brokers."""
         for each in (self._guide, *self._fetchers.values()):
             if each is not None:
                 each.close()
@@ -131,12 +128,7 @@ class Survey:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- requests -------------------------------------------------------------------------------

@@ -19,9 +19,18 @@ An index can be swept if every subscription is a single conjunction that the ker
 without patterns.
 
 State: the mapped index, work arrays, and the counts so far. Safe to lose.
+
+Batches. A `Reader` selects the columns of a batch that an index needs and creates `Events` from it.
+Only attributes that filters name are read. Rules:
+
+1. A column is searched in place. Only narrower types and dictionary-encoded columns are converted
+   first.
+2. The arrays of a batch are kept alive as long as its events.
+3. An encoded event has the encoding of `model.encoding`; an invalid one is an error that names its
+   row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -36,7 +45,12 @@ from anabranch.matching.index import MatchIndex
 from anabranch.matching.kernels import layout as at
 from anabranch.matching.kernels import read_event as bound
 from anabranch.matching.memory import Memory
-from anabranch.model.event import Attributes
+from anabranch.model.encoding import decode_event
+from anabranch.model.errors import RemoteError
+from anabranch.model.event import Attributes, Value
+from anabranch.model.limits import STORED_LIMITS
+from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.column_types import Kind
 from anabranch.spark.kernels import row_search
 from anabranch.spark.kernels.row_search import search_rows, sweep_rows
 
@@ -90,7 +104,6 @@ class Tiles:
         self.words[row_search.ROWS] = self.rows
 
     def by_entry(self, memory: Memory, entries: int) -> NDArray[np.int64]:
-        """Match counts by entry."""
         slots = np.nonzero(self.counts)[0]
         found = np.zeros(entries, np.int64)
         found[memory.arrays[at.SLOT_ENTRY][slots]] = self.counts[slots]
@@ -133,9 +146,7 @@ class Events(Protocol):
         """Whether the events are encoded rather than columns."""
         ...
 
-    def attributes(self, rows: Words) -> list[Attributes]:
-        """Attributes of some events, to decide doubtful entries."""
-        ...
+    def attributes(self, rows: Words) -> list[Attributes]: ...
 
 
 class Matcher:
@@ -264,19 +275,16 @@ class Matcher:
     # -- ids ------------------------------------------------------------------------------------
 
     def named(self, owners: Integers) -> pa.Array:
-        """The ids of owners, as a column."""
         numbers = self._engine.named(owners, self.ids.by_entry)
         return pa.array(numbers) if self.ids.are_integers else self.texts.take(pa.array(numbers))
 
     def counted(self) -> Words:
-        """Match counts by subscription number."""
         firsts, counts = self.ids.firsts, self.counts
         if self._tiles is not None:
             counts = counts + self._tiles.by_entry(self._engine.memory, len(counts))
         return np.where(firsts >= 0, counts[firsts], 0)
 
     def forget(self) -> None:
-        """Reset the counts."""
         self.counts[:] = 0
         self.doubts_decided = 0
         if self._tiles is not None:
@@ -313,10 +321,103 @@ def _joined(parts: Sequence[Integers]) -> Integers:
 def _inserted(
     owners: Integers, ends: Words, decided: list[tuple[int, int]]
 ) -> tuple[Integers, Words]:
-    """Insert additional owners into their rows."""
     rows = np.array([row for row, _ in decided], np.int64)
     added = np.array([owner for _, owner in decided], np.int32)
     whole = np.insert(owners, ends[rows + 1], added)
     shifts = np.zeros(len(ends), np.int64)
     np.add.at(shifts, rows + 1, 1)
     return whole, ends + np.cumsum(shifts)
+
+
+Reader = Callable[[pa.RecordBatch], Events]
+
+#: Kind → Arrow type that is searched, and its number in the kernels.
+_PLAIN: dict[Kind, tuple[pa.DataType, int]] = {
+    "text": (pa.string(), row_search.TEXT),
+    "integer": (pa.int64(), row_search.INTEGER),
+    "float": (pa.float64(), row_search.FLOAT),
+    "truth": (pa.bool_(), row_search.TRUTH),
+}
+
+
+class ColumnEvents:
+    """Events with one column per attribute."""
+
+    is_encoded = False
+
+    def __init__(
+        self, batch: pa.RecordBatch, columns: Sequence[AttributeColumn], numbers: Mapping[str, int]
+    ) -> None:
+        self.rows: int = batch.num_rows
+        self._batch = batch
+        self._columns = [each for each in columns if each.attribute in numbers]
+        self._arrays = [_plain(batch.column(each.column), each.kind) for each in self._columns]
+        words = [
+            _words(array, _PLAIN[each.kind][1], numbers[each.attribute])
+            for array, each in zip(self._arrays, self._columns, strict=True)
+        ]
+        self.plan: Words = np.array(words, np.int64).reshape(-1)
+
+    def attributes(self, rows: Words) -> list[Attributes]:
+        found: list[dict[str, Value]] = [{} for _ in range(len(rows))]
+        chosen = pa.array(rows)
+        for each, array in zip(self._columns, self._arrays, strict=True):
+            for attributes, value in zip(found, array.take(chosen).to_pylist(), strict=True):
+                if value is not None:
+                    attributes.setdefault(each.attribute, value)
+        return list(found)
+
+
+def _plain(array: pa.Array, kind: Kind) -> pa.Array:
+    wanted = _PLAIN[kind][0]
+    if array.type == wanted or (kind == "text" and array.type == pa.large_string()):
+        return array
+    return array.cast(wanted)
+
+
+def _words(array: pa.Array, kind: int, attribute: int) -> list[int]:
+    """The plan entry of one column."""
+    buffers = array.buffers()
+    validity = buffers[0] if array.null_count else None
+    letters = buffers[2] if kind in (row_search.TEXT, row_search.ENCODED) else None
+    if array.type in (pa.large_string(), pa.large_binary()):
+        kind += 1
+    words = [0] * row_search.PLAN_WORDS
+    words[row_search.ATTRIBUTE] = attribute
+    words[row_search.KIND] = kind
+    words[row_search.VALUES] = buffers[1].address
+    words[row_search.VALID] = 0 if validity is None else validity.address
+    words[row_search.LETTERS] = 0 if letters is None else letters.address
+    words[row_search.SKIP] = array.offset
+    return words
+
+
+class EncodedEvents:
+    """Events in their published encoding, as a binary column."""
+
+    is_encoded = True
+
+    def __init__(self, bodies: pa.Array) -> None:
+        self.rows: int = len(bodies)
+        self._bodies = bodies
+        self.plan: Words = np.array(_words(bodies, row_search.ENCODED, 0), np.int64)
+
+    def attributes(self, rows: Words) -> list[Attributes]:
+        return [self._decoded(row) for row in rows.tolist()]
+
+    def _decoded(self, row: int) -> Attributes:
+        body = self._bodies[row].as_py()
+        try:
+            return decode_event(body or b"", STORED_LIMITS).attributes
+        except RemoteError as error:
+            raise RemoteError(f"row {row} of a batch is not a valid event: {error}") from error
+
+
+def column_reader(columns: Sequence[AttributeColumn], numbers: Mapping[str, int]) -> Reader:
+    """Reader for attribute columns; `numbers` maps the attributes of the index to their numbers."""
+    return lambda batch: ColumnEvents(batch, columns, numbers)
+
+
+def encoded_reader(column: str) -> Reader:
+    """Reader for encoded events in one column."""
+    return lambda batch: EncodedEvents(batch.column(column))

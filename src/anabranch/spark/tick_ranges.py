@@ -61,7 +61,6 @@ class Position(msgspec.Struct, frozen=True):
     left: Ticks = {}
 
     def offset(self) -> dict[str, object]:
-        """The offset in Spark's representation."""
         found: dict[str, object] = {"network": self.network, "streams": self.streams}
         return {**found, "left": self.left} if self.left else found
 

@@ -15,20 +15,16 @@ from anabranch.matching.index import MatchIndex
 from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.spark.archive.columns import OWN, ColumnName
-from anabranch.spark.archive.restored_rows import Restoring
-from anabranch.spark.archive.tables import Tabling, pair_of
+from anabranch.spark.archive.columns import OWN, ColumnName, Restoring, Tabling, pair_of
 from anabranch.spark.attribute_columns import AttributeColumn
-from anabranch.spark.audit.chunks import delivery_chunks, event_chunks
-from anabranch.spark.audit.filter_matches import json_matcher
+from anabranch.spark.audit.blocks import delivery_chunks, event_chunks
 from anabranch.spark.audit.promises import read_promises
+from anabranch.spark.audit.runner import json_matcher
 from anabranch.spark.audit.verdicts import judged
 from anabranch.spark.column_types import ATTRIBUTES, ENVELOPE, Wanted
 from anabranch.spark.columns import Columns
-from anabranch.spark.drafts import Drafting
-from anabranch.spark.event_batches import ColumnEvents, EncodedEvents
-from anabranch.spark.task_matcher import Matcher
-from anabranch.spark.write_columns import Part
+from anabranch.spark.drafts import Drafting, Part
+from anabranch.spark.task_matcher import ColumnEvents, EncodedEvents, Matcher
 
 
 def warm() -> float:

@@ -56,9 +56,8 @@ from anabranch.model.client_frames import DEPARTING, OTHER_QUERY, UNKNOWN_TOKEN
 from anabranch.model.errors import AnabranchError, LocalError
 from anabranch.model.event import INT_MAX
 from anabranch.spark.broker_access import client_name, tls_of
-from anabranch.spark.drafts import Drafting
+from anabranch.spark.drafts import Drafting, Part, parts_of
 from anabranch.spark.options import OptionError, Options
-from anabranch.spark.write_columns import Part, parts_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -107,7 +106,9 @@ def check_transaction(options: Options, overwrite: bool) -> None:
         raise SinkError("a stream cannot be overwritten; use mode('append')")
     if not options.transaction_id:
         raise OptionError(
-            "transactionId", "missing; set an id for this write, so that a retry is written once"
+            "transactionId",
+            "missing; set an id for this write, so that a retry is written once (in SQL:"
+            " INSERT INTO t WITH (transactionId = 'ID') …)",
         )
     _check_common(options)
     if options.sink_id:
@@ -271,7 +272,6 @@ def _stage(
 
 
 def _reported(messages: Messages) -> list[Staged]:
-    """Messages of the tasks that succeeded, ordered by partition."""
     found = [each for each in messages if isinstance(each, Staged)]
     return sorted(found, key=lambda each: each.partition)
 

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from anabranch.cli.main import app
-from anabranch.cli.status_view import duration, size
+from anabranch.cli.status import duration, size
 from tests.broker_parts import Brokers
 
 runner = CliRunner()
@@ -102,6 +103,64 @@ def test_status_and_top_show_it(lasting: Process) -> None:
         runner.invoke(app, ["top", "--once", "--json", "--every", "0.1", place]).stdout
     )
     assert rates["taken/s"] == 0
+
+
+class Top:
+    """`top` as a process; its output goes to a pipe or to a terminal."""
+
+    def __init__(self, *options: str, stdout: int = subprocess.PIPE, stdin: int | None = None):
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "anabranch", "top", "--every", "0.1", *options],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        )
+
+    def end(self, number: signal.Signals | None = None) -> int:
+        if number is not None:
+            self.child.send_signal(number)
+        with self.child:
+            _, said = self.child.communicate(timeout=BOUND_S)
+        assert said == b""
+        return self.child.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_top_into_a_pipe_prints_a_table_per_interval_until_interrupted(
+    lasting: Process, number: signal.Signals
+) -> None:
+    top = Top(lasting.places["observe"])
+    assert top.child.stdout is not None
+    lines = [top.child.stdout.readline().decode().split() for _ in range(10)]
+    for start in (0, 5):
+        (time,), head, broker, whole, blank = lines[start : start + 5]
+        assert datetime.fromisoformat(time).tzinfo is not None
+        assert (head[0], broker[0], whole[0], blank) == ("broker", "a", "all", [])
+    assert top.end(number) == 0
+
+
+def test_top_prints_json_for_every_interval(lasting: Process) -> None:
+    top = Top(lasting.places["observe"], "--json")
+    assert top.child.stdout is not None
+    first, second = (json.loads(top.child.stdout.readline()) for _ in range(2))
+    assert (first["broker"], first["state"], second["taken/s"]) == ("a", "ready", 0)
+    assert first["time_ns"] < second["time_ns"]
+    whole = datetime.fromisoformat(first["time"][:19]).replace(tzinfo=UTC)
+    assert whole.timestamp() == first["time_ns"] // 10**9
+    assert top.end(signal.SIGINT) == 0
+
+
+def test_top_on_a_terminal_ends_when_q_is_pressed(lasting: Process) -> None:
+    ours, theirs = os.openpty()
+    top = Top(lasting.places["observe"], stdout=theirs, stdin=theirs)
+    os.close(theirs)
+    shown = b""
+    while b"q quits" not in shown:
+        shown += os.read(ours, 65_536)
+    os.write(ours, b"q")
+    assert top.end() == 0
+    os.close(ours)
 
 
 def test_status_and_top_show_the_token_that_a_broker_wants(tmp_path: Path) -> None:

@@ -42,7 +42,10 @@ def test_success_exits_with_zero_and_says_nothing() -> None:
         (CommandError("no\nsuch  thing"), "no such thing"),
         (FileNotFoundError(2, "No such file", "x.txt"), "x.txt: No such file"),
         (OSError("disk on fire"), "disk on fire"),
-        (FilterError("bad word", text="a ! b", position=2), "bad word at position 2; near: a ! b"),
+        (
+            FilterError("bad word", text="a ! b", position=2),
+            "bad word at position 2\n  a ! b\n    ^",
+        ),
         (FilterError("too large"), "too large"),
         (typer.BadParameter("not that one"), "Invalid value: not that one"),
     ],

@@ -67,5 +67,26 @@ def test_help_of_every_command_shows_its_example(path: tuple[str, ...]) -> None:
     assert f"anabranch {' '.join(path)}" in result.stdout.partition("Usage:")[2].partition("\n")[2]
 
 
+#: Commands that print no data, or only lines of JSON.
+WITHOUT_JSON = {
+    "broker",  # logs, with --log-format json
+    "completion",  # a script
+    "network new",  # a network file
+    "network add-broker",  # the names of files, on stderr
+    "network add-link",
+    "network add-site",
+    "network remove-broker",
+    "network remove-link",
+    "network remove-site",
+    "pipeline interleave",  # rows, always as JSON
+}
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_that_prints_data_prints_json(path: tuple[str, ...]) -> None:
+    has_json = any("--json" in each.opts for each in ALL[path].params)
+    assert has_json == (" ".join(path) not in WITHOUT_JSON)
+
+
 def test_no_example_is_left_of_a_command_that_is_gone() -> None:
     assert {tuple(path.split()) for path in EXAMPLES} <= set(ALL)

@@ -76,8 +76,18 @@ def test_check_prints_text_that_looks_like_markup_as_it_is() -> None:
         ("a = 1\nAND AND", "position"),
     ],
 )
-def test_invalid_filter_is_one_line_with_the_place(text: str, words: str) -> None:
-    assert words in error_of(run("check", text))
+def test_invalid_filter_is_told_with_the_place_and_a_caret_under_it(text: str, words: str) -> None:
+    result = run("check", text)
+    assert (result.exit_code, words in result.stderr) == (2, True)
+    line, *marked = result.stderr.splitlines()
+    assert line.startswith("anabranch: error: ")
+    if text:
+        shown, caret = marked
+        assert shown == f"  {text}".replace("\n", " ")
+        assert caret.strip() == "^"
+        assert f"at position {caret.index('^') - 2}" in line
+    else:
+        assert marked == []
 
 
 def test_check_wants_a_filter_or_a_file(tmp_path: Path) -> None:
@@ -127,14 +137,14 @@ def test_match_reads_the_tuple_form() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (b"{", "event 2 is not a flat JSON object"),
-        (b"[1]", "event 2 is not a flat JSON object"),
-        (b'{"a": {"b": 1}}', "event 2 is not a flat JSON object"),
-        (b'{"a": NaN}', "event 2 is not a flat JSON object"),
-        (b'{"a": "\xff"}', "event 2 is not a flat JSON object"),
-        (b'{"a": 1e400}', "event 2 is not a flat JSON object"),
-        (b"[" * 100_000, "event 2 is not a flat JSON object"),
-        (b'{"a": null}', "event 2: attribute 'a' is None"),
+        (b"{", "event 2: not a JSON object"),
+        (b"[1]", "event 2: not a JSON object"),
+        (b'{"a": {"b": 1}}', "event 2: attribute 'a': an object is not a value"),
+        (b'{"a": NaN}', "event 2: not a JSON object"),
+        (b'{"a": "\xff"}', "event 2: attribute 'a': 'utf-8' codec"),
+        (b'{"a": 1e400}', "event 2: attribute 'a': Number out of range"),
+        (b"[" * 100_000, "event 2: not a JSON object"),
+        (b'{"a": null}', "event 2: attribute 'a': null is not a value"),
         (b'{"a": 9223372036854775808}', "event 2: attribute 'a' is an integer outside"),
     ],
 )

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from anabranch.cli.output import Column, fitted, folded, room, show
+from anabranch.cli.screen import Column, fitted, folded, room, show
 
 COLUMNS = (Column("name"), Column("dull", 2), Column("number", 1, is_number=True), Column("end"))
 ROWS = [["one", "-" * 10, "12", "x"], ["another"]]

@@ -95,7 +95,8 @@ def test_ls_shows_every_segment_with_ticks_times_and_sizes(state: Path) -> None:
     assert [segment["full"] for segment in found] == [True] * (len(found) - 1) + [False]
     table = run("ls", state).stdout
     assert "broker b of network net" in table
-    assert "2026-01-31 12:00:01" in table
+    assert "2026-01-31T12:00:01Z" in table
+    assert found[0]["first_time"] == "2026-01-31T12:00:01.000000000Z"
 
 
 def test_ls_of_what_is_no_log_is_refused(tmp_path: Path) -> None:
@@ -118,8 +119,8 @@ def test_cat_prints_events_and_with_all_every_tick(state: Path) -> None:
 
 def test_cat_prints_lines_for_people(state: Path) -> None:
     output = run("cat", state, "--to", "1").stdout
-    assert output == '1  2026-01-31 12:00:01.000+00:00  p:1:1  {"price":1,"symbol":"X"}\n'
-    assert '5  2026-01-31 12:00:05.000+00:00  {"mark":{}}' in run("cat", state, "--all").stdout
+    assert output == '1  2026-01-31T12:00:01.000Z  p:1:1  {"price":1,"symbol":"X"}\n'
+    assert '5  2026-01-31T12:00:05.000Z  {"mark":{}}' in run("cat", state, "--all").stdout
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,9 @@ def test_cat_refuses_what_cannot_be(state: Path) -> None:
     both = run("cat", state, "--from", "1", "--since", "1h")
     assert "mutually exclusive" in error_of(both)
     assert "invalid time 'soon'" in error_of(run("cat", state, "--since", "soon"))
-    assert "at position" in error_of(run("cat", state, "--where", "price >"))
+    wrong = run("cat", state, "--where", "price >")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.endswith("\n  price >\n         ^\n")
 
 
 # -- verify and repair
@@ -207,7 +210,7 @@ def test_cat_and_ls_show_what_is_good_and_then_tell_the_damage(state: Path) -> N
     assert f"tick {bad_tick}: " in error_of(listed)
     names = [msgspec.json.decode(line)["name"] for line in listed.stdout.splitlines()]
     assert names == [each.name for each in segments_of(state)]
-    assert "2026-01-31 12:00:01" in run("ls", state).stdout
+    assert "2026-01-31T12:00:01Z" in run("ls", state).stdout
 
 
 def test_cat_says_nothing_about_damage_behind_what_it_was_asked_for(state: Path) -> None:
@@ -259,6 +262,18 @@ def test_repair_makes_the_log_good_again_and_keeps_what_it_took_out(
     assert "nothing to repair" in run("repair", state).stdout
 
 
+def test_repair_tells_in_json_what_it_took_out(state: Path) -> None:
+    path = damaged(state)
+    assert "--json asks no question; add --yes" in error_of(run("repair", path, "--json"))
+    (done,) = lines("repair", path, "--yes")
+    kept = [str(each) for each in sorted((state / "log").glob("*.damaged"))]
+    assert (done["repaired"], done["kept"]) == (True, kept)
+    plan = done["plan"]
+    assert isinstance(plan, dict)
+    assert (plan["path"], plan["tick"]) == (str(path), int(path.stem))
+    assert lines("repair", state, "--yes") == [{"repaired": False}]
+
+
 def test_repair_refuses_a_running_broker_and_what_is_no_log(state: Path, tmp_path: Path) -> None:
     store = Store.open(state, network="net", broker="b", options=OPTIONS, listener=Ears())
     assert "is in use by process" in error_of(run("repair", state))
@@ -278,6 +293,6 @@ def test_aside_lists_records_that_were_set_aside(state: Path) -> None:
     put = [(SET_ASIDE, str(number), msgspec.msgpack.encode(row)) for number in (10, 9)]
     catalog.commit([*put, (SET_ASIDE, "1", b"broken")], catalog.facts)
     catalog.close()
-    text = "2026-01-31 12:00:00  patterns 'rise', 3 bytes: it is none\n"
+    text = "2026-01-31T12:00:00Z  patterns 'rise', 3 bytes: it is none\n"
     assert run("aside", state).stdout == text * 2
     assert lines("aside", state)[0]["value"] == "YWJj"

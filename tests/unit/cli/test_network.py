@@ -387,6 +387,8 @@ def test_certificates_are_made_once(tmp_path: Path) -> None:
     tls = load(Path(path)).tls
     assert tls is not None
     rehearse(tls, "b")
+    told = json.loads(runner.invoke(app, ["network", "certificates", path, "--json"]).stdout)
+    assert told == {"written": [], "kept": [str(tmp_path / f"{name}.pem") for name in "ab"]}
     again = runner.invoke(app, ["network", "certificates", path])
     assert (again.stdout.count("wrote "), again.stdout.count("kept ")) == (0, 2)
 

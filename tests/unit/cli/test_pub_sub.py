@@ -2,10 +2,15 @@
 
 import asyncio
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +19,12 @@ from typer.testing import CliRunner, Result
 import anabranch
 from anabranch.cli.connect_options import Way
 from anabranch.cli.main import app
+from anabranch.cli.output import iso_time
 from anabranch.cli.publish import Summary, _print, _Publishing
-from anabranch.cli.sources import Source
+from anabranch.cli.sources import Item, Source
 from anabranch.model.client_frames import Publish
 from anabranch.model.event import Event
-from tests.client_parts import frames_of, run, until
+from tests.client_parts import Host, frames_of, run, until
 from tests.client_parts import network as brokers
 
 
@@ -85,6 +91,8 @@ def test_arguments_are_published_with_their_types(network: anabranch.Embedded) -
     }
     assert (document["payload"], document["priority"]) == ("aGVsbG8=", 9)
     assert {"id", "stream", "tick", "time_ns", "timestamp_ns"} < document.keys()
+    assert document["time"] == iso_time(int(str(document["time_ns"])))
+    assert document["timestamp"] is None or document["timestamp_ns"] != 0
 
 
 def test_json_lines_are_published_in_order(network: anabranch.Embedded, tmp_path: Path) -> None:
@@ -234,6 +242,122 @@ def test_a_bad_line_of_a_pipe_tells_what_is_out_and_where_to_go_on(
     assert attributes(read(network.addresses[0], durable, 3)) == [{"n": n} for n in (1, 2, 3)]
 
 
+#: The record of a trace when the third event is confirmed.
+CONFIRMED = re.compile(r'"Confirmed".*"sequence":3}')
+
+
+def interrupt_pub(address: str, *options: str, text: str) -> tuple[int, str]:
+    """Interrupt `pub` of three lines from a pipe that stays open, once all are confirmed."""
+    trace = Path(options[0])
+    command = [sys.executable, "-m", "anabranch", "pub", address, "--trace", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write(text)
+        process.stdin.flush()
+        deadline = time.monotonic() + 60
+        while not (trace.exists() and CONFIRMED.search(trace.read_text())):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    return process.returncode, told
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "line"),
+    [
+        ("--json-lines", '{"n": 1}\n\n{"n": 2}\n{"n": 3}\n', 5),
+        ("--csv", "n\n1\n2\n3\n", 5),
+    ],
+)
+def test_an_interrupted_pub_tells_what_is_confirmed_and_where_to_go_on(
+    network: anabranch.Embedded, tmp_path: Path, option: str, text: str, line: int
+) -> None:
+    durable = f"broken-off{option}"
+    keep(network, durable)
+    trace = str(tmp_path / "trace.jsonl")
+    code, told = interrupt_pub(network.addresses[0], trace, option, "-", text=text)
+    assert (code, told) == (
+        130,
+        f"anabranch: interrupted: 3 events confirmed; continue with --from-line {line}\n",
+    )
+    rest = text + text.splitlines()[-1].replace("3", "4")
+    result = invoke("pub", *network.addresses, option, "-", "--from-line", str(line), stdin=rest)
+    assert result.exit_code == 0, result.output
+    assert attributes(read(network.addresses[0], durable, 4)) == [{"n": n} for n in (1, 2, 3, 4)]
+
+
+def test_an_interrupt_before_the_first_event_is_told() -> None:
+    publishing = _Publishing(Source(given={"n": 1}), Event, 0.0)
+    assert publishing.interruption() == "no event was published"
+
+
+def _has_frames(host: Host, count: int) -> bool:
+    return len(frames_of(host, Publish)) == count
+
+
+def test_an_interrupt_tells_of_events_with_unknown_outcome() -> None:
+    async def story() -> None:
+        async with brokers("a") as (a,):
+            a.stall(True)
+            publishing = _Publishing(Source(given={}, json_lines="-"), Event, 0.0)
+            async with await Way(addresses=[a.address]).connect() as client:
+                publishing._client = client
+                for line in (1, 2):
+                    await publishing._publish(client, Item(line, {"n": line}))
+                    await until(partial(_has_frames, a, line))
+                client._parts.abandon(anabranch.ClosedError("interrupted"))
+            assert publishing.interruption() == (
+                "0 events confirmed, 2 with unknown outcome; continue with --from-line 1"
+                " (publishes those with unknown outcome again)"
+            )
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"n": null}', "attribute 'n': null is not a value; leave out an attribute"),
+        ('{"m": 1, "n": [1]}', "attribute 'n': an array is not a value"),
+        ('{"n": {"m": 1}}', "attribute 'n': an object is not a value"),
+        ('{"n": 1e999}', "attribute 'n': Number out of range"),
+        ('{"n": 99999999999999999999}', "attribute 'n' is an integer outside"),
+        ("[1]", "not a JSON object"),
+        ('{"n": 1', "not a JSON object"),
+    ],
+)
+def test_a_bad_line_of_json_is_told_with_its_line_and_attribute(
+    address: str, line: str, problem: str
+) -> None:
+    result = invoke("pub", address, "--json-lines", "-", stdin=f'{{"n": 1}}\n{line}\n')
+    assert result.exit_code == 2
+    assert f"stdin, line 2: {problem}" in result.stderr
+
+
+def test_progress_of_pub_is_shown_on_a_terminal_only(address: str, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"n": 1}\n' * 20)
+    command = [sys.executable, "-m", "anabranch", "pub", address, "--rate", "50", "--json-lines"]
+    ours, theirs = os.openpty()
+    for stderr, is_shown in ((theirs, True), (subprocess.PIPE, False)):
+        with subprocess.Popen(
+            [*command, str(tmp_path / "events.jsonl")],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "TERM": "xterm"},
+        ) as process:
+            out, told = process.communicate(timeout=60)
+            assert out.startswith(b"published 20 events")
+        if is_shown:
+            os.close(theirs)
+            told = os.read(ours, 65_536)
+            os.close(ours)
+        assert (b"confirmed" in told, b"/20" in told) == (is_shown, is_shown)
+        assert is_shown or told == b""
+
+
 def test_the_state_of_a_client_is_no_file(address: str, tmp_path: Path) -> None:
     (tmp_path / "z.csv").touch()
     result = invoke("pub", address, "n=1", "--state", str(tmp_path / "z.csv"))
@@ -284,7 +408,8 @@ def test_a_table_for_people_has_a_line_for_each_event(network: anabranch.Embedde
         "table",
     )
     head, line = result.stdout.splitlines()
-    assert head.split() == ["time", "(UTC)", "stream", "tick", "event"]
+    assert head.split() == ["time", "stream", "tick", "event"]
+    assert datetime.fromisoformat(line.split()[0]).tzinfo is not None
     assert line.endswith('symbol=IBM note="two words" ok=true (+2 bytes)')
 
 
@@ -322,7 +447,8 @@ def test_what_cannot_be_subscribed_is_told_in_one_line(
     result = invoke("sub", *(a.replace("ADDRESS", address) for a in arguments))
     assert result.exit_code == 2
     assert problem in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    # The text of a wrong filter follows, with a caret.
+    assert len(result.stderr.splitlines()) == (3 if "price >" in arguments else 1)
 
 
 def test_unsubscribing_ends_a_durable_subscription(network: anabranch.Embedded) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from anabranch.cli import top
-from anabranch.cli.output import show
-from anabranch.cli.status_view import CURSORS_MAX, Asked, picture
+from anabranch.cli.screen import show
+from anabranch.cli.status import CURSORS_MAX, Asked, picture
 from anabranch.core.patterns.join_points.join_points import PatternsReport
 from anabranch.core.report import (
     BatchReport,

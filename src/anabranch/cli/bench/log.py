@@ -18,7 +18,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli.output import Steps, console, counted, figures_table, print_json, steps_on_stderr
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.core.contract import LogRead
 from anabranch.store.store import Store
 

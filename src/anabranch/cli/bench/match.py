@@ -19,7 +19,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import AnabranchError
 from anabranch.model.filter import Filter

@@ -42,7 +42,8 @@ from anabranch.cli import connect_options
 from anabranch.cli.bench import subscribers as far
 from anabranch.cli.bench.subscribers import Latency, Quality, Target
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import Steps, console, figures_table, print_json, steps_on_stderr
+from anabranch.cli.output import print_json
+from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.client.client import Client
 from anabranch.client.publish import Promise
 from anabranch.config.network_file import loads

@@ -144,7 +144,6 @@ def window_of(subscriber: int, selectivity: float) -> range:
 
 
 def filter_of(run: str, window: range) -> str:
-    """The filter of a window of slots."""
     ours = f"bench = '{run}'"
     if len(window) == SLOTS:
         return ours
@@ -199,7 +198,6 @@ class Subscribers:
                 self._last_ns = now
 
     async def finish(self, finish: Finish) -> Outcome:
-        """Wait for all deliveries and report them."""
         expected = sum(
             finish.published[slot % SLOTS] for window in self._windows for slot in window
         )

@@ -26,9 +26,9 @@ from typer.core import TyperGroup
 from anabranch.cli import connect_options
 from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import Steps, counted, print_json, steps_on_stderr
-from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import Steps, steps_on_stderr
 
 if TYPE_CHECKING:
     from anabranch.spark.archive.compaction import Compacted
@@ -121,7 +121,6 @@ def write(
     with (
         spark_session(master, "archive", draws=False) as spark,
         steps_on_stderr() as steps,
-        told_plainly(),
     ):
         from anabranch.spark.archive.writer import Archiver  # noqa: PLC0415 - needs Spark
 
@@ -158,7 +157,6 @@ def compact(
     with (
         spark_session(master, "compact", draws=False) as spark,
         steps_on_stderr() as steps,
-        told_plainly(),
     ):
         from anabranch.spark.archive.compaction import compact as join  # noqa: PLC0415
 

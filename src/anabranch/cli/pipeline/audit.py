@@ -16,15 +16,16 @@ from rich.table import Table
 from anabranch.cli import connect_options
 from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, counted, print_json
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
+from anabranch.cli.screen import console
 from anabranch.devnet.broker_logs import state_directories
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from anabranch.spark.audit import Audit, Report
-    from anabranch.spark.audit.publications import Logs
+    from anabranch.spark.audit.inputs import Logs
 
 #: Subscribers shown in the table.
 _LINES_MAX = 20
@@ -92,9 +93,9 @@ def _reading(
     spark: "SparkSession", paths: list[Path], way: connect_options.Way | None
 ) -> "Callable[[], Logs] | None":
     """A function that reads the published events; None without `--published`."""
-    from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.audit import publications  # noqa: PLC0415 - needs Spark
-    from anabranch.spark.audit.publications import read_history  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.archive.manifest import commits_directory  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit import inputs  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.audit.inputs import read_history  # noqa: PLC0415 - needs Spark
 
     archives = [path for path in paths if commits_directory(path).is_dir()]
     states = [path for path in paths if path not in archives and state_directories(path)]
@@ -112,7 +113,7 @@ def _reading(
 
         return lambda: read_states(spark, states)
     if tables:
-        return lambda: publications.Logs(spark.read.parquet(*map(str, tables)))
+        return lambda: inputs.Logs(spark.read.parquet(*map(str, tables)))
     if archives or way is not None:
         options = None if way is None else options_of(way)
         return lambda: read_history(spark, archives[0] if archives else None, options)
@@ -146,7 +147,7 @@ def _audited(
 
 def _output(result: "Report", report: Path | None, *, as_json: bool) -> None:
     if report is not None:
-        from anabranch.spark.report.audit_page import audit_page  # noqa: PLC0415 - matplotlib
+        from anabranch.spark.audit.page import audit_page  # noqa: PLC0415 - matplotlib
 
         report.write_text(audit_page(result), encoding="utf-8")
         typer.echo(f"wrote {report}", err=True)

@@ -24,7 +24,7 @@ from anabranch.model.encoding import decode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event
 from anabranch.model.limits import STORED_LIMITS
-from anabranch.spark.audit.publications import Logs
+from anabranch.spark.audit.inputs import Logs
 from anabranch.store.log import segment_paths
 from anabranch.store.log_view import locate, scan_steadily
 

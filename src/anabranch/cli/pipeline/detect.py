@@ -15,17 +15,21 @@ import typer
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted, print_json
-from anabranch.cli.pipeline.events import Places, opened, places_of
 from anabranch.cli.pipeline.interleave import Start
-from anabranch.cli.pipeline.rows_out import (
+from anabranch.cli.pipeline.spark_io import (
+    JsonOption,
+    MasterOption,
+    Places,
     check_output,
     is_lines,
+    opened,
+    places_of,
+    spark_session,
     write_lines,
 )
-from anabranch.cli.pipeline.rows_out import (
+from anabranch.cli.pipeline.spark_io import (
     follow as follow_rows,
 )
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.pattern.pattern import Pattern
 

@@ -6,9 +6,7 @@ subscription continues from there, without a gap or a duplicate, until Ctrl-C.
 """
 
 import asyncio
-import signal
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,11 +26,11 @@ from anabranch.cli.archive_backlog import (
     subscribed_behind,
 )
 from anabranch.cli.errors import CommandError
-from anabranch.cli.event_lines import Format, Printer
+from anabranch.cli.event_lines import Format, FormatOption, JsonFormatOption, Printer
 from anabranch.cli.output import counted
-from anabranch.cli.pipeline.events import told_plainly
-from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import MasterOption, spark_session
 from anabranch.cli.subscribe import print_all, read_since, say_withheld
+from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscribe_request import Since
@@ -42,7 +40,7 @@ from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
 
 if TYPE_CHECKING:
-    from anabranch.spark.archive.past import HistoricalRead, Until
+    from anabranch.spark.archive.reader import HistoricalRead, Until
     from anabranch.spark.history import History
 
 
@@ -63,7 +61,8 @@ def history(
     count: Annotated[
         int, typer.Option(min=0, help="Exit after this number of events; 0: never.")
     ] = 0,
-    form: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.json,
+    form: FormatOption = Format.json,
+    as_json: JsonFormatOption = False,
     missing: MissingOption = Missing.fail,
     network: connect_options.NetworkOption = None,
     ca: connect_options.CaOption = None,
@@ -101,11 +100,11 @@ def history(
     if start == "now":
         raise CommandError("--since now has no history; use `anabranch sub` to start now")
     run = _Run(str(Filter.parse(text)), archive, way, on_missing(missing))
-    printer = Printer(form, count)
+    printer = Printer(Format.json if as_json else form, count)
     printer.head()
     past = run.print_past(printer, start, _until(until), master)
     if follow and not printer.is_enough:
-        asyncio.run(run.follow(printer, past))
+        asyncio.run(until_stopped(run.follow(printer, past)))
     typer.echo(counted(printer.shown, "event"), err=True)
 
 
@@ -145,8 +144,7 @@ class _Run:
                 on_missing=self._missing,
             )
             say_missing(found.past)
-            with told_plainly():
-                self._print(printer, found)
+            self._print(printer, found)
             return found.past
 
     @staticmethod
@@ -159,23 +157,15 @@ class _Run:
 
     async def follow(self, printer: Printer, past: "HistoricalRead") -> None:
         """Print the events after them."""
-        task = asyncio.current_task()
-        assert task is not None
         assert self._way is not None
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
-        with suppress(asyncio.CancelledError):
-            async with await self._way.connect() as client:
+        async with await self._way.connect() as client:
 
-                async def subscribe(since: Since) -> Subscription:
-                    return await client.subscribe(
-                        self._filter, since=since, on_withheld=say_withheld
-                    )
+            async def subscribe(since: Since) -> Subscription:
+                return await client.subscribe(self._filter, since=since, on_withheld=say_withheld)
 
-                subscription = await self._subscribed(printer, past, subscribe)
-                if subscription is not None:
-                    await print_all(subscription, printer)
+            subscription = await self._subscribed(printer, past, subscribe)
+            if subscription is not None:
+                await print_all(subscription, printer)
 
     async def _subscribed(
         self, printer: Printer, past: "HistoricalRead", subscribe: Subscribe

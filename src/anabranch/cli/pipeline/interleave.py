@@ -15,9 +15,14 @@ import typer
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import counted
-from anabranch.cli.pipeline.rows_out import check_output, is_lines, write_lines
-from anabranch.cli.pipeline.rows_out import follow as follow_rows
-from anabranch.cli.pipeline.spark_session import MasterOption, spark_session
+from anabranch.cli.pipeline.spark_io import (
+    MasterOption,
+    check_output,
+    is_lines,
+    spark_session,
+    write_lines,
+)
+from anabranch.cli.pipeline.spark_io import follow as follow_rows
 from anabranch.model.filter import Filter
 
 if TYPE_CHECKING:
@@ -139,7 +144,7 @@ def _from_network(spark: "SparkSession", way: connect_options.Way, wanted: _Want
 def _from_files(spark: "SparkSession", path: Path, wanted: _Wanted) -> "DataFrame":
     from pyspark.sql.functions import col  # noqa: PLC0415 - needs Spark
 
-    from anabranch.spark.archive.layout import commits_directory  # noqa: PLC0415 - needs Spark
+    from anabranch.spark.archive.manifest import commits_directory  # noqa: PLC0415 - needs Spark
     from anabranch.spark.filter_columns import columns_of, condition  # noqa: PLC0415 - needs Spark
     from anabranch.spark.history import history  # noqa: PLC0415 - needs Spark
 

@@ -17,9 +17,16 @@ from rich.table import Table
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, counted, print_json
-from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.pipeline.spark_io import (
+    JsonOption,
+    MasterOption,
+    Places,
+    opened,
+    places_of,
+    spark_session,
+)
+from anabranch.cli.screen import console
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +118,7 @@ def match(
         if save_snapshot is not None:
             ready.keep(save_snapshot)
         run = _Run(places, ready, output, counts, tuple(key or ()))
-        with spark_session(master, "match") as spark, told_plainly():
+        with spark_session(master, "match") as spark:
             report = run.report(spark, top)
     report = msgspec.structs.replace(report, wall_s=time.perf_counter() - begin)
     if as_json:

@@ -22,9 +22,16 @@ from rich.table import Table
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import console, counted, print_json
-from anabranch.cli.pipeline.events import Places, opened, places_of, told_plainly
-from anabranch.cli.pipeline.spark_session import JsonOption, MasterOption, spark_session
+from anabranch.cli.output import counted, print_json
+from anabranch.cli.pipeline.spark_io import (
+    JsonOption,
+    MasterOption,
+    Places,
+    opened,
+    places_of,
+    spark_session,
+)
+from anabranch.cli.screen import console
 from anabranch.model.filter import Filter
 from anabranch.model.selectivity import events_per_s, selectivity, together
 from anabranch.model.statistics import (
@@ -224,7 +231,7 @@ def stats(
 def _counted(
     master: str, places: Places, state: Path | None, time_column: str
 ) -> list[StreamStatistics]:
-    with spark_session(master, "stats") as spark, told_plainly():
+    with spark_session(master, "stats") as spark:
         from anabranch.spark.statistics import stats as count  # noqa: PLC0415 - needs Spark
 
         events = opened(spark, places)

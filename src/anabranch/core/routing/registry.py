@@ -4,9 +4,9 @@ A new routing needs its own package and one line here. State: none.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from anabranch.core.options import Options
+from anabranch.core.options import Options, RoutingName
 from anabranch.core.routing.contract import Router
 from anabranch.core.routing.flood import FloodRouter
 from anabranch.core.routing.mesh.mesh import MeshRouter
@@ -14,7 +14,8 @@ from anabranch.core.routing.tree.tree import TreeRouter
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
-RoutingName = Literal["flood", "tree", "mesh"]
+__all__ = ["ROUTINGS", "RouterMaker", "RoutingName"]
+
 #: Creates a broker's router from its name, the network, options, limits and the broker's life.
 RouterMaker = Callable[[str, Network, Options, Limits, int], Router]
 

@@ -9,7 +9,7 @@ and one day until they are large enough. Rules:
    groups in memory.
 3. If a compaction is killed at any point, the archive has either the old or the new files; the next
    writer removes files that no commit names.
-4. Old files remain for a while under another name (`layout`), for readers that have opened them.
+4. Old files remain for a while under another name (`manifest`), for readers that have opened them.
 
 State: the archive. One writer at a time.
 """
@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from anabranch.model.durable_files import read_pieces, sync_directory
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.spark.archive import layout
+from anabranch.spark.archive import manifest
 from anabranch.spark.archive.columns import OWN, attribute_field, columns_in
 from anabranch.spark.archive.files import (
     GROUP_ROWS,
@@ -73,9 +73,9 @@ def compact(
         from anabranch.spark.archive.delta import check_removing  # noqa: PLC0415 - optional
 
         check_removing()
-    with layout.held(place):
+    with manifest.held(place):
         state = read_state(place)
-        layout.settle(place, state.files)
+        manifest.settle(place, state.files)
         done, _ = compact_held(spark, place, state, file_bytes, progress)
         if is_delta:
             from anabranch.spark.archive.delta import mirror  # noqa: PLC0415 - optional
@@ -147,8 +147,8 @@ def _joined(
         removed=[file.path for file in old],
     )
     after = append_commit(directory, state, commit)
-    layout.retire(directory, commit.removed)
-    layout.publish(directory, [file.path for file in added])
+    manifest.retire(directory, commit.removed)
+    manifest.publish(directory, [file.path for file in added])
     report.after += len(added) - len(old)
     report.rows += sum(file.rows for file in added)
     report.bytes_before += sum(file.bytes for file in old)
@@ -173,7 +173,6 @@ class CompactTask(msgspec.Struct, frozen=True):
     groups: Sequence[list[File]]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Takes group numbers, returns answers."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
@@ -186,12 +185,12 @@ class CompactTask(msgspec.Struct, frozen=True):
 
 def join_files(directory: Path, files: Sequence[File]) -> File:
     """Write the rows of chunk files into a new file that is to be committed."""
-    places = [layout.located(directory, file.path) for file in files]
+    places = [manifest.located(directory, file.path) for file in files]
     schema = _united([schema_of(place) for place in places])
     first, last = files[0], files[-1]
-    day = layout.day_of(first.first_ns)
-    path = layout.new_path(day, first.stream, first.first, last.last)
-    target = layout.part_of(directory, path)
+    day = manifest.day_of(first.first_ns)
+    path = manifest.new_path(day, first.stream, first.first, last.last)
+    target = manifest.part_of(directory, path)
     with target.open("xb") as sink:
         with parquet_writer(sink, schema) as writer:
             for table in _groups(places, schema):
@@ -223,7 +222,6 @@ def join_files(directory: Path, files: Sequence[File]) -> File:
 
 
 def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The union of the columns of chunk files."""
     names = {column.name: column.pair for each in schemas for column in columns_in(each)}
     fields = [pa.field(name, form) for name, form in OWN.items()]
     fields += [attribute_field(name, names[name]) for name in sorted(names)]
@@ -231,7 +229,6 @@ def _united(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of chunk files in row groups."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
     for place in places:
@@ -246,7 +243,6 @@ def _groups(places: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Add missing columns to a batch as nulls."""
     present = set(batch.schema.names)
     arrays = [
         batch.column(field.name) if field.name in present else pa.nulls(batch.num_rows, field.type)

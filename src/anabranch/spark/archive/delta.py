@@ -27,8 +27,7 @@ import pyarrow as pa
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import ARROW, OWN, PARTITIONS
-from anabranch.spark.archive.layout import day_of
-from anabranch.spark.archive.manifest import File, State
+from anabranch.spark.archive.manifest import File, State, day_of
 
 APPLICATION: Final = "anabranch"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
@@ -47,7 +46,6 @@ def check_removing() -> None:
 
 
 def mirror(directory: Path, state: State) -> None:
-    """Update the Delta table to the content of the archive."""
     deltalake = _library()
     schema = _schema(state)
     if not (directory / "_delta_log").exists():
@@ -68,7 +66,6 @@ def mirror(directory: Path, state: State) -> None:
 
 
 def _update_files(table: object, schema: pa.Schema, state: State, listed_paths: set[str]) -> None:
-    """Update the files of the table in one transaction."""
     transaction = import_module("deltalake.transaction")
     now_ms = time.time_ns() // 1_000_000
     removed_paths = sorted(path for path in listed_paths if path not in state.files)

@@ -22,10 +22,8 @@ import pyarrow.parquet as pq
 
 from anabranch.model.durable_files import read_pieces, sync_directory
 from anabranch.model.errors import LocalError
-from anabranch.spark.archive.columns import OWN, Pair, attribute_field
-from anabranch.spark.archive.layout import day_of, new_path, part_of
-from anabranch.spark.archive.manifest import File
-from anabranch.spark.archive.tables import pair_of
+from anabranch.spark.archive.columns import OWN, Pair, attribute_field, pair_of
+from anabranch.spark.archive.manifest import File, day_of, new_path, part_of
 
 GROUP_ROWS: Final = 131_072
 #: Approximate bytes per read.
@@ -90,7 +88,6 @@ def write_file(directory: Path, stream: str, table: pa.Table) -> File:
 
 
 def make_folder(directory: Path, folder: Path) -> None:
-    """Create a directory for files, and sync its parents."""
     if not folder.exists():
         folder.mkdir(parents=True, exist_ok=True)
         sync_directory(folder.parent)
@@ -98,7 +95,6 @@ def make_folder(directory: Path, folder: Path) -> None:
 
 
 def parquet_writer(sink: io.BytesIO | io.BufferedWriter, schema: pa.Schema) -> pq.ParquetWriter:
-    """A Parquet writer with the settings of an archive."""
     names = [field.name for field in schema]
     plain = {field.name for field in schema if pa.types.is_floating(field.type)} | {*_DIFFERENCES}
     return pq.ParquetWriter(
@@ -116,7 +112,6 @@ def parquet_writer(sink: io.BytesIO | io.BufferedWriter, schema: pa.Schema) -> p
 
 
 def _times(table: pa.Table) -> tuple[int, int]:
-    """Log times of the first and the last event, in nanoseconds."""
     whole, rest = table.column("loggedAt").cast(pa.int64()), table.column("loggedNanos")
     first, last = (whole[i].as_py() * 1_000 + rest[i].as_py() for i in (0, -1))
     return first, last

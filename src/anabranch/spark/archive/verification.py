@@ -19,8 +19,15 @@ import msgspec
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import ColumnName, columns_in
 from anabranch.spark.archive.files import check_file, schema_of
-from anabranch.spark.archive.layout import identity_of, located
-from anabranch.spark.archive.manifest import File, State, read_commit, read_state, unseen
+from anabranch.spark.archive.manifest import (
+    File,
+    State,
+    identity_of,
+    located,
+    read_commit,
+    read_state,
+    unseen,
+)
 
 Progress = Callable[[int, int], None]
 

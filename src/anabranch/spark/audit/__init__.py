@@ -6,7 +6,7 @@
     with audit(session(), published, subscriptions, deliveries) as found:
         found.findings.where("kind = 'lost'").show()
 
-`tables` describes the input, `runner` the result; docs/how-to/audit.md is the user's guide.
+`inputs` describes the input, `runner` the result; docs/how-to/audit.md is the user's guide.
 """
 
 from anabranch.spark.audit.findings import Report

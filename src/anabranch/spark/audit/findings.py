@@ -18,7 +18,7 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from anabranch.spark.audit import finding_rows
+from anabranch.spark.audit import verdicts
 from anabranch.spark.audit.promises import Promises
 
 #: Time steps in curves.
@@ -109,16 +109,16 @@ def read_report(
     """Collect the report, with few Spark jobs."""
     sums = {row["kind"]: row for row in _sums(judged).collect()}
     groups = _groups(findings)
-    counts = dict.fromkeys(finding_rows.KINDS, 0)
+    counts = dict.fromkeys(verdicts.KINDS, 0)
     for group in groups:
         counts[group.kind] += group.count
     if len(groups) == GROUPS_MAX:
         counts |= {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    steps, latencies = _curves(judged, sums.get(finding_rows.RATE))
+    steps, latencies = _curves(judged, sums.get(verdicts.RATE))
     return Report(
-        published=_sum(sums, finding_rows.SIZE, "count"),
-        delivered=_sum(sums, finding_rows.SPAN, "count"),
-        expected=_sum(sums, finding_rows.SPAN, "other"),
+        published=_sum(sums, verdicts.SIZE, "count"),
+        delivered=_sum(sums, verdicts.SPAN, "count"),
+        expected=_sum(sums, verdicts.SPAN, "other"),
         subscriptions=len(promises.names),
         filters=len(promises.filters),
         counts=counts,
@@ -173,7 +173,7 @@ def _groups(findings: DataFrame) -> list[_Group]:
 
 def _sizes(judged: DataFrame, key: Key) -> list[_Size]:
     whose = substring_index("subscription", "#", 1) if key == "subscriber" else col(key)
-    spans = judged.where(col("kind") == finding_rows.SPAN).groupBy(whose.alias("name"))
+    spans = judged.where(col("kind") == verdicts.SPAN).groupBy(whose.alias("name"))
     summed = spans.agg(total("count").alias("count"), total("other").alias("other"))
     rows = summed.orderBy(col("count").desc()).limit(GROUPS_MAX).collect()
     return [_Size(*row) for row in rows]
@@ -229,7 +229,7 @@ def _examples(findings: DataFrame, examples_max: int) -> list[Finding]:
     micros = (col("time").cast("double") * 1_000_000).cast("bigint").alias("micros")
     columns = ("kind", "subscription", "stream", "tick", "order", "reason", "place", micros)
     rows = chosen.where(col("place") <= examples_max).select(*columns).collect()
-    rows.sort(key=lambda row: (finding_rows.KINDS.index(row["kind"]), row["place"]))
+    rows.sort(key=lambda row: (verdicts.KINDS.index(row["kind"]), row["place"]))
     return [
         Finding(
             kind=row["kind"],
@@ -248,12 +248,12 @@ def _curves(judged: DataFrame, rates: Row | None) -> tuple[list[Step], list[Late
     """Rates over time, and the latency histogram."""
     first = 0 if rates is None else rates["first"]
     width = 1 if rates is None else -(-(rates["last"] - first + 1) // BINS)
-    is_rate = col("kind") == finding_rows.RATE
+    is_rate = col("kind") == verdicts.RATE
     place = when(is_rate, floor((col("tick") - first) / width)).otherwise(col("tick"))
-    parts = judged.where(is_rate | (col("kind") == finding_rows.LATENCY)).groupBy("kind", place)
+    parts = judged.where(is_rate | (col("kind") == verdicts.LATENCY)).groupBy("kind", place)
     rows = parts.agg(total("count").alias("count"), total("other").alias("other")).collect()
-    steps = {place: (n, other) for kind, place, n, other in rows if kind == finding_rows.RATE}
-    buckets = sorted((place, n) for kind, place, n, _ in rows if kind == finding_rows.LATENCY)
+    steps = {place: (n, other) for kind, place, n, other in rows if kind == verdicts.RATE}
+    buckets = sorted((place, n) for kind, place, n, _ in rows if kind == verdicts.LATENCY)
     return [
         Step(
             begins=_moment(first + number * width),
@@ -261,7 +261,7 @@ def _curves(judged: DataFrame, rates: Row | None) -> tuple[list[Step], list[Late
             delivered_per_s=steps.get(number, (0, 0))[0] / width,
         )
         for number in range(max(steps, default=-1) + 1)
-    ], [Latency(from_s=finding_rows.latency_of(place), count=n) for place, n in buckets]
+    ], [Latency(from_s=verdicts.latency_of(place), count=n) for place, n in buckets]
 
 
 def _moment(seconds: float) -> datetime:

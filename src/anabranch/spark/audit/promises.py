@@ -105,7 +105,7 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 def read_promises(
     subscriptions: pa.Table, withheld: pa.Table | None, beginnings: Mapping[str, int]
 ) -> Promises:
-    """Read the promises from the tables (`tables.subscriptions_of`, `withheld_of`)."""
+    """Read the promises from the tables (`inputs.subscriptions_of`, `withheld_of`)."""
     names, filters, qualities = _read_subscriptions(subscriptions)
     numbers = {name: number for number, name in enumerate(names)}
     distinct = {text: number for number, text in enumerate(dict.fromkeys(filters))}

@@ -4,43 +4,114 @@
     found.findings.show()
     found.report().counts          # {"lost": 0, "duplicate": 0, …}
 
-`tables` describes the input tables: data frames, or paths of Parquet files. Expected deliveries
+`inputs` describes the input tables: data frames, or paths of Parquet files. Expected deliveries
 follow from the brokers' filters: each published event is matched once against all distinct filters.
-Events and deliveries are joined in blocks of ticks (`chunks`, `blocks`, `verdicts`); this is the
-only full shuffle. Findings across blocks are derived from the summaries of blocks (`verdicts`).
-Memory is bounded by the size of a block.
+Events and deliveries are joined in blocks of ticks (`blocks`, `verdicts`); this is the only full
+shuffle. Findings across blocks are derived from the summaries of blocks (`verdicts`). Memory is
+bounded by the size of a block.
 
 An audit can also start from client traces and broker logs. Traces record what clients were told;
-the published events come from the states of brokers, an archive, or the network itself
-(`publications`). The network may be running meanwhile. A client writes to its trace before it acts
-on a notification, and before it sends an event. The audit therefore reads notifications from the
-traces before it reads the logs, and published events after: events in between cause no false
-findings.
+the published events come from the states of brokers, an archive, or the network itself (`inputs`).
+The network may be running meanwhile. A client writes to its trace before it acts on a notification,
+and before it sends an event. The audit therefore reads notifications from the traces before it
+reads the logs, and published events after: events in between cause no false findings.
 
-State: Spark caches the summaries of blocks until `close`.
+Matching. A process builds the index of all filters once and searches whole batches: attribute
+columns are searched in place (`task_matcher`), JSON events are decoded in bulk first. Filter
+numbers are those of `promises`.
+
+State: Spark caches the summaries of blocks until `close`; the index of the last audit in this
+process, which is safe to lose.
 """
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
+import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, date_trunc, lit, substring_index, timestamp_micros
 from pyspark.sql.functions import max as greatest
 
+from anabranch.matching.index import MatchIndex
 from anabranch.model.errors import LocalError
+from anabranch.model.event import Value
 from anabranch.spark.attribute_columns import AttributeColumn
-from anabranch.spark.audit import chunks, finding_rows, publications, tables, verdicts
-from anabranch.spark.audit.filter_matches import column_matcher, json_matcher
+from anabranch.spark.audit import blocks, inputs, verdicts
+from anabranch.spark.audit.blocks import Match, Matched
 from anabranch.spark.audit.findings import Report, read_report
+from anabranch.spark.audit.inputs import Logs, Traces, has_id, with_optional
 from anabranch.spark.audit.promises import Place, Promises, read_episodes, read_promises
-from anabranch.spark.audit.publications import Logs
-from anabranch.spark.audit.tables import has_id
-from anabranch.spark.audit.traces import Traces, with_optional
+from anabranch.spark.task_matcher import ColumnEvents, Matcher
+
+_decoder = msgspec.json.Decoder(list[dict[str, Value]])
+
+
+def json_matcher(filters: tuple[str, ...]) -> Match:
+    """Matcher for batches with events in a column `json`."""
+    index = _index_of(filters)
+    return lambda batch: _match_json(index, batch["json"])
+
+
+def column_matcher(filters: tuple[str, ...], columns: Sequence[AttributeColumn]) -> Match:
+    """Matcher for batches with one column per attribute."""
+    matcher = _mapped(filters)
+
+    def match(batch: pa.RecordBatch) -> Matched:
+        owners, ends = matcher.match(ColumnEvents(batch, columns, matcher.attributes))
+        return ends, matcher.named(owners).to_numpy().astype(np.int32)
+
+    return match
+
+
+@lru_cache(maxsize=1)
+def _index_of(filters: tuple[str, ...]) -> MatchIndex:
+    index = MatchIndex()
+    index.add_many(enumerate(filters))
+    return index
+
+
+@lru_cache(maxsize=1)
+def _mapped(filters: tuple[str, ...]) -> Matcher:
+    """The index in its memory-mapped form, which supports columns."""
+    with tempfile.TemporaryDirectory(prefix="anabranch-audit-") as directory:
+        path = Path(directory) / "filters"
+        _index_of(filters).save(path)
+        # The mapping stays valid after the files are deleted.
+        return Matcher(path)
+
+
+def _match_json(index: MatchIndex, texts: pa.Array) -> Matched:
+    is_valid = texts.is_valid().to_numpy(zero_copy_only=False)
+    found = index.match_batch(_decoded(texts.drop_null().to_pylist()))
+    counts = np.zeros(len(texts), np.int64)
+    counts[is_valid] = np.diff(found.offsets)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    numbers: NDArray[np.int32] = np.asarray(found.ids, np.int64).astype(np.int32)
+    return offsets, numbers
+
+
+def _decoded(texts: list[str]) -> list[dict[str, Value]]:
+    try:
+        return _decoder.decode(f"[{','.join(texts)}]")
+    except msgspec.DecodeError:
+        for text in texts:
+            _check(text)
+        raise
+
+
+def _check(text: str) -> None:
+    try:
+        msgspec.json.decode(text, type=dict[str, Value])
+    except msgspec.DecodeError as error:
+        raise LocalError(f"{text[:80]!r} is not a JSON object of attributes: {error}") from error
+
 
 Batches = Iterator[pa.RecordBatch]
 #: A data frame, or the path of Parquet files.
@@ -91,12 +162,7 @@ class Audit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -114,30 +180,30 @@ def audit(
     """Check deliveries against what was promised.
 
     withheld     ticks that were reported to subscribers as withheld
-    sent         events that publishers sent, and their confirmations (`publications`)
+    sent         events that publishers sent, and their confirmations (`inputs`)
     beginnings   stream → the first tick that `published` is sure to contain; earlier deliveries are
                  checked only for their order
     attributes   column of `published` → its attribute, if the names differ
     """
-    holes = None if withheld is None else tables.withheld_of(_read(spark, withheld)).toArrow()
-    wanted = tables.subscriptions_of(_read(spark, subscriptions)).toArrow()
+    holes = None if withheld is None else inputs.withheld_of(_read(spark, withheld)).toArrow()
+    wanted = inputs.subscriptions_of(_read(spark, subscriptions)).toArrow()
     promises = read_promises(wanted, holes, beginnings or {})
     published, deliveries = _read(spark, published), _read(spark, deliveries)
     if not promises.names:
         raise LocalError("the table 'subscriptions' is empty: nothing to audit")
-    has_names = tables.has_id(published) and tables.has_id(deliveries)
+    has_names = inputs.has_id(published) and inputs.has_id(deliveries)
     if sent is not None and not has_names:
-        needed = ", ".join(tables.ID)
+        needed = ", ".join(inputs.ID)
         raise LocalError(f"a table 'sent' requires {needed} in 'published' and 'deliveries'")
-    events = tables.published_of(published, has_names=has_names, attributes=attributes)
-    delivered = tables.delivered_of(deliveries, has_names=has_names)
+    events = inputs.published_of(published, has_names=has_names, attributes=attributes)
+    delivered = inputs.delivered_of(deliveries, has_names=has_names)
     judged = _judged_blocks(events, delivered, promises, has_names=has_names)
     judged = judged.persist(StorageLevel.MEMORY_AND_DISK)
     extra = _between_blocks(judged, events.frame, delivered, has_names=has_names)
     if sent is not None:
-        known = publications.sent_of(_read(spark, sent))
-        extra.append(publications.never_logged(known, events.frame, promises.beginnings))
-        extra.append(publications.never_sent(known, events.frame))
+        known = inputs.sent_of(_read(spark, sent))
+        extra.append(inputs.never_logged(known, events.frame, promises.beginnings))
+        extra.append(inputs.never_sent(known, events.frame))
     return Audit(judged, _with_rows(extra), promises)
 
 
@@ -146,14 +212,14 @@ def _read(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def _judged_blocks(
-    events: tables.Published, delivered: DataFrame, promises: Promises, *, has_names: bool
+    events: inputs.Published, delivered: DataFrame, promises: Promises, *, has_names: bool
 ) -> DataFrame:
     """Findings and summaries of all blocks."""
-    packed = events.frame.mapInArrow(_event_packer(promises, events.columns), chunks.SCHEMA)
-    delivery_chunks = delivered.mapInArrow(_delivery_packer(promises), chunks.SCHEMA)
+    packed = events.frame.mapInArrow(_event_packer(promises, events.columns), blocks.SCHEMA)
+    delivery_chunks = delivered.mapInArrow(_delivery_packer(promises), blocks.SCHEMA)
     together = packed.unionAll(delivery_chunks).repartition("stream", "block")
     ordered = together.sortWithinPartitions("stream", "block", "kind")
-    return ordered.mapInArrow(_judge_function(promises, has_names), finding_rows.SCHEMA)
+    return ordered.mapInArrow(_judge_function(promises, has_names), verdicts.SCHEMA)
 
 
 def _event_packer(
@@ -163,14 +229,14 @@ def _event_packer(
 
     def pack(batches: Batches) -> Batches:
         match = json_matcher(filters) if columns is None else column_matcher(filters, columns)
-        return chunks.event_chunks(batches, match)
+        return blocks.event_chunks(batches, match)
 
     return pack
 
 
 def _delivery_packer(promises: Promises) -> Callable[[Batches], Batches]:
     names = promises.names
-    return lambda batches: chunks.delivery_chunks(batches, names)
+    return lambda batches: blocks.delivery_chunks(batches, names)
 
 
 def _judge_function(promises: Promises, has_names: bool) -> Callable[[Batches], Batches]:
@@ -192,7 +258,7 @@ def _between_blocks(
         extra += [twice, verdicts.logged_out_of_order(events, lines)]
         names = names.unionAll(twice.select("name")).distinct()
     if is_line or is_name:
-        whose = judged.where(col("kind") == finding_rows.SPAN).select("subscription").distinct()
+        whose = judged.where(col("kind") == verdicts.SPAN).select("subscription").distinct()
         extra.append(verdicts.delivered_twice(delivered, names, whose))
     return extra
 
@@ -217,14 +283,14 @@ def _with_rows(frames: list[DataFrame]) -> list[DataFrame]:
 
 def _findings(judged: DataFrame, extra: list[DataFrame]) -> DataFrame:
     """All findings, each once; a duplicate delivery is not also reported as reordered."""
-    own = judged.where(col("kind").isin(*finding_rows.KINDS))
+    own = judged.where(col("kind").isin(*verdicts.KINDS))
     if not extra:
         return own
     merged = reduce(DataFrame.unionByName, extra, own).dropDuplicates([*verdicts.SAME])
     keys = ["subscription", "stream", "tick", "order"]
-    again = merged.where(col("kind") == finding_rows.DUPLICATE).select(*keys)
-    moved = merged.where(col("kind") == finding_rows.REORDERED).join(again, keys, "left_anti")
-    return merged.where(col("kind") != finding_rows.REORDERED).unionByName(moved)
+    again = merged.where(col("kind") == verdicts.DUPLICATE).select(*keys)
+    moved = merged.where(col("kind") == verdicts.REORDERED).join(again, keys, "left_anti")
+    return merged.where(col("kind") != verdicts.REORDERED).unionByName(moved)
 
 
 # -- traces and logs -------------------------------------------------------------------------------

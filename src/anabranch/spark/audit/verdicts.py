@@ -2,18 +2,29 @@
 
 The matches and the deliveries of a block become keys, and a kernel merges both
 (`kernels.block_verdicts`). The kernel does not know withheld ranges; they are looked up here for
-the few missing matches. The results are rows of `finding_rows`.
+the few missing matches. The results are the rows below.
 
 Some anomalies do not show within one block: deliveries after a later tick of another block, events
 delivered or logged at two ticks, and logs in which sequences do not ascend. For each subscription,
-a block reports the lowest and the highest order of its deliveries (`finding_rows.SPAN`). If the
-highest of every block is below the lowest of all later blocks, nothing was reordered between
-blocks. Otherwise the blocks are *troubled*, and only their deliveries are examined one by one. The
-same applies to the sequences of publishers over the blocks of a log, and to the names of events: an
-event that is delivered at two ticks was logged twice, or is a phantom at one of them. A clean run
-therefore sorts nothing, and a run with few anomalies sorts little.
+a block reports the lowest and the highest order of its deliveries (`SPAN`). If the highest of every
+block is below the lowest of all later blocks, nothing was reordered between blocks. Otherwise the
+blocks are *troubled*, and only their deliveries are examined one by one. The same applies to the
+sequences of publishers over the blocks of a log, and to the names of events: an event that is
+delivered at two ticks was logged twice, or is a phantom at one of them. A clean run therefore sorts
+nothing, and a run with few anomalies sorts little.
 
 State: the bounds of the current stream, and the latency histogram until the end of the task.
+
+Output rows, findings and summaries in one schema:
+
+    lost, duplicate, reordered, unmatched, phantom     a finding, with a `reason`
+    span      one subscription in one block: `count` deliveries, `other` expected, and the lowest
+              and highest `order`, for anomalies across blocks
+    line      one publisher incarnation (`name`) in one block: the lowest and highest sequence, and
+              how often (`other`) they do not ascend
+    size      `count` events in one block
+    rate      one second: `count` deliveries, and `other` published events
+    latency   latency histogram: `count` deliveries in bucket `tick` (`latency_of`)
 """
 
 from collections.abc import Iterator
@@ -26,26 +37,186 @@ from pyspark.sql.functions import max as greatest
 from pyspark.sql.functions import min as least
 from pyspark.sql.functions import sum as total
 
-from anabranch.spark.audit import finding_rows
 from anabranch.spark.audit.blocks import (
+    NO_TIME,
+    Array,
     Block,
     Deliveries,
     Events,
+    Integers,
     blocks_in,
     deliveries_of,
     events_of,
 )
-from anabranch.spark.audit.chunks import NO_TIME, Array, Integers
-from anabranch.spark.audit.finding_rows import (
-    BUCKETS,
-    BUCKETS_PER_DOUBLING,
-    LATENCY,
-    BlockRows,
-    rows_of,
-)
 from anabranch.spark.audit.promises import Promises
 from anabranch.spark.kernels import block_verdicts as at
 from anabranch.spark.kernels.block_verdicts import BITS
+
+LOST, DUPLICATE, REORDERED = "lost", "duplicate", "reordered"
+UNMATCHED, PHANTOM = "unmatched", "phantom"
+#: Kinds of findings, in report order.
+KINDS = (LOST, DUPLICATE, REORDERED, UNMATCHED, PHANTOM)
+SPAN, LINE, SIZE, RATE, LATENCY = "span", "line", "size", "rate", "latency"
+
+SCHEMA = (
+    "kind string, subscription string, stream string, tick bigint, order bigint, time bigint,"
+    " reason string, name bigint, count bigint, other bigint, low bigint, high bigint"
+)
+_ARROW = pa.schema(
+    [
+        (field.split()[0], pa.string() if field.split()[1] == "string" else pa.int64())
+        for field in SCHEMA.split(",")
+    ]
+)
+#: Problem of a delivery → kind of finding, and reason.
+_PROBLEMS = {
+    at.NOTHING_THERE: (PHANTOM, "no event was published at this tick"),
+    at.OTHER_EVENT: (PHANTOM, "another event was published at this tick"),
+    at.NO_MATCH: (UNMATCHED, "the filter does not match"),
+    at.AFTER_END: (UNMATCHED, "after the end was reported"),
+    at.OUT_OF_BOUNDS: (UNMATCHED, "outside of start and end"),
+    at.BEFORE_START: (UNMATCHED, "before the start was reported"),
+}
+NOBODY = "no such subscription"
+TWO_EVENTS = "two events have this tick"
+#: Latency buckets per doubling, from one microsecond on.
+BUCKETS_PER_DOUBLING = 4
+BUCKETS = 160
+_US_PER_S = 1_000_000
+
+
+def latency_of(bucket: int) -> float:
+    """Lower bound of a latency bucket in seconds."""
+    return float(2.0 ** (bucket / BUCKETS_PER_DOUBLING)) / _US_PER_S
+
+
+def rows_of(kind: str, rows: int, /, **columns: object) -> pa.RecordBatch:
+    """Rows of one kind; columns that are not given are null."""
+    arrays = []
+    for field in _ARROW:
+        value = kind if field.name == "kind" else columns.get(field.name)
+        if value is None or isinstance(value, str | int):
+            arrays.append(pa.repeat(pa.scalar(value, field.type), rows))
+        else:
+            arrays.append(pa.array(value, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+
+
+class BlockRows:
+    """Collects the rows about one block."""
+
+    def __init__(self, names: pa.Array, stream: str, base: int) -> None:
+        self._names = names
+        self.stream = stream
+        self.base = base
+        self.batches: list[pa.RecordBatch] = []
+
+    def _add(self, kind: str, rows: int, /, **columns: object) -> None:
+        if rows:
+            self.batches.append(rows_of(kind, rows, stream=self.stream, **columns))
+
+    def marked(self, deliveries: Deliveries, marks: Array, before: Integers) -> None:
+        """Findings about deliveries."""
+        reasons = marks & at.REASON_BITS
+        for code, (kind, reason) in _PROBLEMS.items():
+            self._delivered(kind, reason, deliveries, np.flatnonzero(reasons == code))
+        self._delivered(DUPLICATE, "", deliveries, np.flatnonzero(marks & at.DUPLICATE))
+        rows = np.flatnonzero(marks & at.REORDERED)
+        self._delivered(REORDERED, "", deliveries, rows, self.base + before[rows])
+
+    def _delivered(
+        self,
+        kind: str,
+        reason: str,
+        deliveries: Deliveries,
+        rows: Integers,
+        other: Integers | None = None,
+    ) -> None:
+        self._add(
+            kind,
+            len(rows),
+            subscription=self._names.take(pa.array(deliveries.subscriptions[rows])),
+            tick=self.base + deliveries.places[rows].astype(np.int64),
+            order=deliveries.orders[rows],
+            time=_nullable_times(deliveries.times[rows]),
+            reason=reason,
+            name=deliveries.names[rows],
+            other=other,
+        )
+
+    def missing(self, keys: Integers, events: Events, event_at: Array) -> None:
+        """Missing deliveries."""
+        places = keys & (at.BLOCK_TICKS - 1)
+        which = event_at[places]
+        self._add(
+            LOST,
+            len(keys),
+            subscription=self._names.take(pa.array(keys >> at.BITS)),
+            tick=self.base + places,
+            time=_nullable_times(events.times[which]),
+            reason="not delivered",
+            name=events.names[which],
+        )
+
+    def strangers(
+        self, subscription: str, places: Array, orders: Array, times: Array, names: Array
+    ) -> None:
+        """Deliveries to an unknown subscription."""
+        ticks = self.base + places.astype(np.int64)
+        columns = {"tick": ticks, "order": orders, "time": _nullable_times(times), "name": names}
+        self._add(PHANTOM, len(ticks), subscription=subscription, reason=NOBODY, **columns)
+
+    def doubled(self, ticks: Integers) -> None:
+        """Ticks of the log that hold two events."""
+        self._add(PHANTOM, len(ticks), tick=ticks, reason=TWO_EVENTS)
+
+    def spans(self, block: int, groups: Integers) -> None:
+        """Summary of each subscription in the block."""
+        self._add(
+            SPAN,
+            len(groups),
+            subscription=self._names.take(pa.array(groups[:, at.SUBSCRIPTION])),
+            tick=block,
+            count=groups[:, at.DELIVERED],
+            other=groups[:, at.EXPECTED],
+            low=groups[:, at.LOWEST],
+            high=groups[:, at.HIGHEST],
+        )
+
+    def size(self, count: int) -> None:
+        """Number of events in the block."""
+        self._add(SIZE, 1, tick=self.base, count=count)
+
+    def lines(self, block: int, events: Events) -> None:
+        """Sequence range of each publisher incarnation, and whether the sequences ascend."""
+        order = np.lexsort((events.places, events.lines))
+        lines, sequences = events.lines[order], events.sequences[order]
+        if not len(lines):
+            return
+        firsts = np.concatenate([[0], np.flatnonzero(np.diff(lines)) + 1])
+        is_same = np.diff(lines) == 0
+        falls = np.concatenate([[False], is_same & (np.diff(sequences) <= 0)])
+        self._add(
+            LINE,
+            len(firsts),
+            tick=block,
+            name=lines[firsts],
+            other=np.add.reduceat(falls.astype(np.int64), firsts),
+            low=np.minimum.reduceat(sequences, firsts),
+            high=np.maximum.reduceat(sequences, firsts),
+        )
+
+    def rates(self, published: Array, delivered: Array) -> None:
+        """Events and deliveries per second."""
+        for name, times in (("other", published), ("count", delivered)):
+            known = times[times != NO_TIME] // _US_PER_S
+            seconds, counts = np.unique(known, return_counts=True)
+            columns: dict[str, object] = {"count": 0, "other": 0} | {name: counts}
+            self._add(RATE, len(seconds), tick=seconds, **columns)
+
+
+def _nullable_times(times: Array) -> pa.Array:
+    return pa.array(times, pa.int64(), mask=times == NO_TIME)
 
 
 def judged(
@@ -158,7 +329,7 @@ def troubled_spans(judged_rows: DataFrame) -> DataFrame:
         .orderBy(col("tick").desc())
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    spans = judged_rows.where((col("kind") == finding_rows.SPAN) & (col("count") > 0))
+    spans = judged_rows.where((col("kind") == SPAN) & (col("count") > 0))
     marked = spans.withColumn("later", least("low").over(after))
     return marked.where("high > later").select(*_PLACE, col("tick").alias("block"), "later")
 
@@ -169,12 +340,12 @@ def reordered_between_blocks(deliveries: DataFrame, troubled: DataFrame) -> Data
     near = located.join(troubled, [*_PLACE, "block"])
     of_tick = Window.partitionBy(*_PLACE, "tick").orderBy("order")
     first = near.withColumn("place", row_number().over(of_tick)).where("place = 1")
-    return findings_of(first.where("order > later"), finding_rows.REORDERED)
+    return findings_of(first.where("order > later"), REORDERED)
 
 
 def suspect_names(judged_rows: DataFrame) -> DataFrame:
     """Names of events that were delivered at a wrong tick."""
-    phantoms = judged_rows.where((col("kind") == finding_rows.PHANTOM) & col("name").isNotNull())
+    phantoms = judged_rows.where((col("kind") == PHANTOM) & col("name").isNotNull())
     return phantoms.select("name").distinct()
 
 
@@ -183,7 +354,7 @@ def delivered_twice(deliveries: DataFrame, names: DataFrame, whose: DataFrame) -
     of_event = Window.partitionBy("subscription", "name").orderBy("stream", "order")
     near = deliveries.join(names, "name", "left_semi").join(whose, "subscription", "left_semi")
     again = near.withColumn("place", row_number().over(of_event)).where("place > 1")
-    return findings_of(again, finding_rows.DUPLICATE)
+    return findings_of(again, DUPLICATE)
 
 
 # -- logs -----------------------------------------------------------------------------------------
@@ -196,7 +367,7 @@ def troubled_lines(judged_rows: DataFrame) -> DataFrame:
         .orderBy("tick")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
-    lines = judged_rows.where(col("kind") == finding_rows.LINE).withColumn(
+    lines = judged_rows.where(col("kind") == LINE).withColumn(
         "earlier", greatest("high").over(before)
     )
     counted = lines.groupBy("name").agg(
@@ -213,7 +384,7 @@ def logged_twice(published: DataFrame, lines: DataFrame) -> DataFrame:
     of_event = Window.partitionBy("name").orderBy("stream", "tick")
     near = published.join(lines, "line", "left_semi").dropDuplicates(["stream", "tick", "name"])
     again = near.withColumn("place", row_number().over(of_event)).where("place > 1")
-    return findings_of(again, finding_rows.DUPLICATE, reason="the event is logged twice")
+    return findings_of(again, DUPLICATE, reason="the event is logged twice")
 
 
 def logged_out_of_order(published: DataFrame, lines: DataFrame) -> DataFrame:
@@ -226,7 +397,7 @@ def logged_out_of_order(published: DataFrame, lines: DataFrame) -> DataFrame:
     near = published.join(lines, "line", "left_semi").dropDuplicates(["stream", "tick", "name"])
     marked = near.withColumn("highest", greatest("seq").over(before))
     reason = "logged after a later event of its publisher"
-    return findings_of(marked.where("seq < highest"), finding_rows.REORDERED, reason=reason)
+    return findings_of(marked.where("seq < highest"), REORDERED, reason=reason)
 
 
 def _block(tick: Column) -> Column:
@@ -234,7 +405,7 @@ def _block(tick: Column) -> Column:
 
 
 def findings_of(frame: DataFrame, kind: str, *, reason: str = "") -> DataFrame:
-    """Rows of `finding_rows.SCHEMA` from events or deliveries."""
+    """Rows of `SCHEMA` from events or deliveries."""
     none = lit(None)
     whose = col("subscription") if "subscription" in frame.columns else none.cast("string")
     order = col("order") if "order" in frame.columns else none.cast("bigint")

@@ -102,7 +102,6 @@ class Routing:
         self.buckets = 1 if self._key is None else buckets
 
     def wish(self) -> DetectionJob:
-        """The detection job for tasks."""
         sent = tuple(
             msgspec.structs.replace(each, column=f"_{place}")
             for place, each in enumerate(self._sent)

@@ -34,7 +34,7 @@ from anabranch.model.errors import EventError, FilterError
 from anabranch.model.event import Count, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
-from anabranch.model.names import JOIN_POINT_PREFIX, check_name
+from anabranch.model.names import JOIN_POINT_PREFIX, check_pattern_id
 from anabranch.model.network import Network
 from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.pattern.match import PointRecord, subscription_to
@@ -47,11 +47,6 @@ from anabranch.model.version import Version
 def name_of(pattern_id: str) -> str:
     """The name of the client, and of the subscription, of a join point."""
     return JOIN_POINT_PREFIX + pattern_id
-
-
-def check_pattern_id(pattern_id: str, limits: Limits) -> None:
-    """Check that a pattern id leaves room for the name of its join point; else `EventError`."""
-    check_name(pattern_id, "the id of a pattern", limits.name_bytes_max - len(JOIN_POINT_PREFIX))
 
 
 def parts_filter(scheme: PatternScheme) -> str:
@@ -168,7 +163,7 @@ def pattern_reading(
 
 def check_record(record: PointRecord, limits: Limits) -> ParsedPattern:
     """Validate a record; `EventError`, `PatternError` or `FilterError` if it is invalid."""
-    check_pattern_id(record.id, limits)
+    check_pattern_id(record.id, limits.name_bytes_max)
     for count, what in ((record.incarnation, "starts"), (record.moves, "moves")):
         if count > COUNT_MAX:
             raise EventError(f"pattern {record.id!r} has {count} {what}, more than {COUNT_MAX}")

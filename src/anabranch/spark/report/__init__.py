@@ -1,1 +1,0 @@
-"""HTML reports of audits: one self-contained file each, with inline styles and plots."""
