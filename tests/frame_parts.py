@@ -152,6 +152,8 @@ CLIENT: list[c.AnyClientFrame] = [
     c.Connect(PROTOCOL_VERSION, "client-1"),
     c.Publish([b"\x94\x01", b""]),
     c.Confirmed("feed-1", 3, 17),
+    c.Confirmed("feed-1", 3, 18, 2**62),
+    c.OrderNotKept("orders", "origin-1", 9, "feed-1", 3, "origin-2", 2**62),
     c.PublishRefused("feed-1", 3, 18, "the log is full"),
     c.Subscribe(1, "orders", "price > 1", "durable", "resume", 10**18, TICKS, 3, 65_535),
     c.Subscribed(1, "orders", 3, TICKS),

@@ -283,6 +283,9 @@ class Driver:
         key = (frame.publisher, frame.incarnation)
         self.confirmed[key] = max(self.confirmed.get(key, 0), frame.sequence)
         self.check_confirmed_are_there()
+        last = EventId(*key, frame.sequence)
+        (tick,) = [tick for tick, event_id in self.events.items() if event_id == last]
+        assert tick <= frame.tick <= self.disk.synced, "the tick is not a synced one from it on"
 
     def check_confirmed_are_there(self) -> None:
         """Every confirmed event has exactly one tick, and it is synced."""

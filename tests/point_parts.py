@@ -44,7 +44,7 @@ class User(Application):
         self.told: list[object] = []
         self.connect_in(0.0)
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         self.told.append(effect)
 
     def heard(self, kind: type[Told]) -> list[Told]:

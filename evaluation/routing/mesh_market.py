@@ -262,7 +262,7 @@ class Watcher(Application):
         for number, text in enumerate(wanted):
             self.perform(self.session.subscribe(world.now, f"{name} {number}", text, window=4_096))
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """Something about a subscription."""
         if isinstance(effect, EventDelivered):
             id = decode_envelope(effect.body).id

@@ -117,7 +117,7 @@ class User(Application):
         self.perform(self.session.patterns.define(name, text, placement)[1])
         self.connect_in(0.0)
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """A match came."""
         assert not isinstance(effect, PatternRequestAnswered) or not effect.reason, effect
         if isinstance(effect, EventDelivered):

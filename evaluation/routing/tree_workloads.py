@@ -181,7 +181,7 @@ class Reader(Application):
         """One less."""
         self.perform(self.session.unsubscribe(self.world.now, name))
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """Something about a subscription."""
         if isinstance(effect, EventDelivered):
             self.delivered[self._groups[effect.subscription]].append(self.world.now)

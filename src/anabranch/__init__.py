@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         NotAdvertisedError,
         PatternRefusedError,
         PatternUnknownError,
+        PublishNotSentError,
         PublishRefusedError,
         PublishUnknownError,
         RequestTimeoutError,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from anabranch.client.options import ClientOptions
     from anabranch.client.patterns import Matched, PartEvent, PatternSubscription
     from anabranch.client.stream_reader import Fetcher
-    from anabranch.client.subscription import Received, Subscription, Withheld
+    from anabranch.client.subscription import OrderNotKept, Received, Subscription, Withheld
     from anabranch.devnet.embedded import Embedded, embedded
     from anabranch.matching.identities import Matches
     from anabranch.matching.index import MatchIndex
@@ -94,6 +95,7 @@ _LAZY = {
             "NotAdvertisedError",
             "PatternRefusedError",
             "PatternUnknownError",
+            "PublishNotSentError",
             "PublishRefusedError",
             "PublishUnknownError",
             "RequestTimeoutError",
@@ -105,7 +107,7 @@ _LAZY = {
         "client.errors",
     ),
     "ClientOptions": "client.options",
-    **dict.fromkeys(("Received", "Withheld"), "client.subscription"),
+    **dict.fromkeys(("OrderNotKept", "Received", "Withheld"), "client.subscription"),
     "Subscription": "client.subscription",
     **dict.fromkeys(("Embedded", "embedded"), "devnet.embedded"),
     "MatchIndex": "matching.index",
@@ -144,6 +146,7 @@ __all__ = [
     "Matched",
     "Matches",
     "NotAdvertisedError",
+    "OrderNotKept",
     "PartEvent",
     "Pattern",
     "PatternError",
@@ -151,6 +154,7 @@ __all__ = [
     "PatternRefusedError",
     "PatternSubscription",
     "PatternUnknownError",
+    "PublishNotSentError",
     "PublishRefusedError",
     "PublishUnknownError",
     "Received",

@@ -199,7 +199,7 @@ class HonestPublisher(_Honest):
             event = Event({"who": "honest", "n": self.published})
             self.perform(self.session.publish(self.world.now, event)[1])
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """A confirmation; a final refusal would be a broken promise."""
         if isinstance(effect, EventsConfirmed):
             self.confirmed = max(self.confirmed, effect.sequence)
@@ -213,7 +213,7 @@ class _Subscriber(_Honest):
     #: The number of the last event that came; None before the first of an episode.
     last: int | None = None
 
-    def hear(self, effect: object) -> None:
+    def handle_effect(self, effect: object) -> None:
         """An event, or news of the subscription."""
         if isinstance(effect, EventDelivered):
             self._event(effect)

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from anabranch.core.routing.mesh.mesh import MeshRouter
+from anabranch.core.routing.registry import RoutingName
 from anabranch.sim.mutants.catalog import planted
 from anabranch.sim.runner import Order, run_seed
 from anabranch.sim.simulation import Simulation
@@ -105,6 +106,14 @@ def test_flooding_keeps_every_promise() -> None:
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_seeds_that_failed_once_stay_clean(seed: int) -> None:
     _assert_clean(Order(), seed)
+
+
+@pytest.mark.parametrize(
+    ("routing", "seed"), [("tree", 37), ("tree", 40), ("mesh", 20), ("flood", 24)]
+)
+def test_seeds_with_order_of_publishers_keep_every_promise(routing: RoutingName, seed: int) -> None:
+    assert draw(seed, routing).wandering.order == "publisher"
+    _assert_clean(Order(routing), seed)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -38,8 +38,8 @@ not be delivered. The anomalies:
 - `late-start`: a subscription started after the tick of an event that was published more than
   `bound_s` after both `Subscribed` and `Healed`; or after the latest start that it requested.
 
-`batches` adds the anomalies of batches: `torn-batch`, `double-batch`, `lost-batch`,
-`wrongly-known`.
+`publisher_order` adds `publisher-reordered`, and `batches` the anomalies of batches: `torn-batch`,
+`double-batch`, `lost-batch`, `wrongly-known`.
 
 For best-effort subscriptions only `duplicate`, `reordered`, `phantom` and `unmatched` are checked;
 their start is not binding, and they may end anywhere.
@@ -55,6 +55,7 @@ import msgspec
 from anabranch.check import history as saw
 from anabranch.check.batches import check_batches
 from anabranch.check.facts import Facts, Id, Place
+from anabranch.check.publisher_order import check_publisher_order
 
 #: Clocks are compared with this precision.
 _INSTANT_S = 1e-6
@@ -91,6 +92,10 @@ def check(history: saw.History, bound_s: float = 10.0) -> list[Anomaly]:
                 found += _check_withheld(facts, subscription, stream)
                 found += _check_promise(facts, subscription, stream)
                 found += _check_start(facts, subscription, stream)
+        if subscription.quality != "best-effort":
+            late = check_publisher_order(facts, subscription)
+            who = subscription.subscription
+            found += [Anomaly("publisher-reordered", who, *each) for each in late]
     return found
 
 

@@ -40,6 +40,14 @@ class Facts:
         self.started: dict[Place, int] = {}
         self.delivered: dict[Place, list[saw.Delivered]] = defaultdict(list)
         self.withheld: dict[Place, list[saw.WithheldTold]] = defaultdict(list)
+        #: Subscription → deliveries of all streams, and notices about their order.
+        self.arrivals: dict[str, list[saw.Delivered | saw.OrderNotKept]] = defaultdict(list)
+        #: The number of records so far, and its value when an event was published, when events up
+        #: to a sequence were confirmed (ascending), and when an incarnation was abandoned.
+        self._count = 0
+        self.published_at: dict[Id, int] = {}
+        self.confirmed_at: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self.abandoned_at: dict[tuple[str, int], int] = {}
         self.ended: dict[Place, int] = {}
         #: Subscriptions that are not alive at the end of the history → since when.
         self.over: dict[str, float] = {}
@@ -118,23 +126,29 @@ class Facts:
     # -- reading --------------------------------------------------------------------------------
 
     def _take(self, record: saw.Record) -> None:
+        self._count += 1
         match record:
             case saw.Delivered():
                 place = (record.subscription, record.stream)
                 self.delivered[place].append(record)
+                self.arrivals[record.subscription].append(record)
                 self._note_order(place, record.tick)
             case saw.Logged():
                 self.logged.append(record)
             case saw.Published():
                 name = (record.publisher, record.incarnation, record.sequence)
                 self.published.setdefault(name, record)
+                self.published_at.setdefault(name, self._count)
             case saw.Confirmed():
                 life = (record.publisher, record.incarnation)
                 if record.sequence > self.confirmed.get(life, 0):
                     self.confirmed[life] = record.sequence
                     self.confirmations[life].append((record.sequence, record.time))
+                    self.confirmed_at[life].append((record.sequence, self._count))
             case saw.Abandoned():
-                self.abandoned.add((record.publisher, record.incarnation))
+                life = (record.publisher, record.incarnation)
+                self.abandoned.add(life)
+                self.abandoned_at.setdefault(life, self._count)
             case saw.Forgotten():
                 self._take_forgotten(record)
             case saw.Lost():
@@ -186,6 +200,8 @@ class Facts:
                 is_founded = record.last <= self.lossy[record.stream] or self._is_lost(record)
                 if not is_founded and record.reason != "transient":
                     self.unfounded[place].append(record)
+            case saw.OrderNotKept():
+                self.arrivals[record.subscription].append(record)
             case saw.Ended():
                 self.ended[record.subscription, record.stream] = record.tick
                 self.told_ends.add(record.subscription)

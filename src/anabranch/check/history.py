@@ -58,6 +58,9 @@ class Published(Record, frozen=True):
     reach: tuple[str, ...] | None = None
     #: The only clients to which it may be delivered; empty: all.
     destinations: tuple[str, ...] = ()
+    #: The publisher asked for the order of its events over all origins: this one follows those of
+    #: this incarnation and of later ones that were confirmed before. 0: it did not ask.
+    ordered_from: int = 0
 
 
 class Confirmed(Record, frozen=True):
@@ -178,6 +181,18 @@ class WithheldTold(Record, frozen=True):
     reason: str
 
 
+class OrderNotKept(Record, frozen=True):
+    """An application was told that from this tick on, a publisher's events of this incarnation may
+    come before earlier ones of other incarnations."""
+
+    time: float
+    subscription: str
+    stream: str
+    tick: int
+    publisher: str
+    incarnation: int
+
+
 class Ended(Record, frozen=True):
     """The end of a subscription was reported: it has received every match up to this tick."""
 
@@ -272,6 +287,7 @@ AnyRecord = (
     | Started
     | Delivered
     | WithheldTold
+    | OrderNotKept
     | Ended
     | Cut
     | Drafted

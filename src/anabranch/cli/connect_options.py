@@ -2,9 +2,8 @@
 
 Addresses are `host:port`. A network file (`--network`) provides the name of the network, its edges
 and its certificate authority. If both are given, the client connects to the addresses and takes the
-rest from the file. A file without port numbers is replaced with the copy that `anabranch up` wrote
-for it, which has the ports it chose (`devnet.directory`). Brokers on other machines require `--ca`,
-a file with `[tls]`, or `--plaintext`.
+rest from the file; without both, `ANABRANCH_NETWORK` names the file (`config.network_location`).
+Brokers on other machines require `--ca`, a file with `[tls]`, or `--plaintext`.
 """
 
 from collections.abc import Sequence
@@ -20,11 +19,16 @@ from anabranch.client.options import ClientOptions, parse_address
 from anabranch.config.tls import client_context
 
 if TYPE_CHECKING:
-    from anabranch.config.network_file import NetworkFile
+    from anabranch.config.network_location import NetworkLocation
 
 NetworkOption = Annotated[
     Path | None,
-    typer.Option("--network", "-n", help="Network file, in place of addresses or with them."),
+    typer.Option(
+        "--network",
+        "-n",
+        help="Network file, in place of addresses or with them. Default, without addresses:"
+        " $ANABRANCH_NETWORK.",
+    ),
 ]
 CaOption = Annotated[
     Path | None, typer.Option("--ca", help="CA certificate of the network; turns TLS on.")
@@ -54,16 +58,6 @@ WithinOption = Annotated[
 ]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Addresses of a network and the protection of its connections."""
-
-    addresses: Sequence[str]
-    #: Its name, or "".
-    network: str
-    ca: Path | None
-    plaintext: bool
-
-
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """The connection options of a command."""
 
@@ -76,14 +70,16 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     trace: Path | None = None
     within_s: float = 10.0
 
-    def place(self) -> Place:
-        file = self._network()
-        addresses = list(self.addresses) or _edges(file)
-        ca = self.ca or (None if file is None or file.tls is None else file.tls.ca)
-        plaintext = self.plaintext or (file is not None and file.plaintext)
+    def place(self) -> "NetworkLocation":
+        """Where the network is, and how connections to it are protected."""
+        # `--help` and offline commands do not need it.
+        from anabranch.config.network_location import locate_network  # noqa: PLC0415
+
+        found = locate_network(self.addresses, self.file)
+        ca, plaintext = self.ca or found.ca, self.plaintext or found.plaintext
         if ca is None and not plaintext:
-            _check_local(addresses)
-        return Place(addresses, "" if file is None else file.name, ca, plaintext)
+            _check_local(found.addresses)
+        return msgspec.structs.replace(found, ca=ca, plaintext=plaintext)
 
     async def connect(self) -> Client:
         place = self.place()
@@ -98,14 +94,6 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             options=ClientOptions(connect_within_s=self.within_s),
         )
 
-    def _network(self) -> "NetworkFile | None":
-        if self.file is None:
-            return None
-        from anabranch.config.network_file import load  # noqa: PLC0415 - not for addresses alone
-        from anabranch.config.network_location import running_file  # noqa: PLC0415
-
-        return load(self.file) if self.addresses else running_file(self.file, "clients")
-
 
 def _check_local(addresses: Sequence[str]) -> None:
     """Refuse to connect to another machine if neither TLS nor plaintext was chosen."""
@@ -115,19 +103,6 @@ def _check_local(addresses: Sequence[str]) -> None:
                 f"address {address} is not on this machine; give --ca with the CA certificate of"
                 " the network, or --plaintext if the connection need not be protected"
             )
-
-
-def _edges(file: "NetworkFile | None") -> list[str]:
-    if file is None:
-        raise CommandError("give the address of a broker, such as 127.0.0.1:4100, or --network")
-    settings = [file.broker(edge) for edge in file.network.edges]
-    return [
-        f"[{each.host}]:{each.clients_port}"
-        if ":" in each.host
-        else f"{each.host}:{each.clients_port}"
-        for each in settings
-        if each.clients_port
-    ]
 
 
 def is_address(text: str) -> bool:

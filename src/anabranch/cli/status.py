@@ -14,6 +14,7 @@ incarnation of the edge than the newest one seen.
 """
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -27,7 +28,7 @@ from rich.text import Text
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_json
 from anabranch.cli.screen import Column, console, fitted, folded, room, show
-from anabranch.config.network_location import running_file
+from anabranch.config.network_location import NETWORK_VARIABLE, running_file
 from anabranch.core.report import CursorReport, DepartureReport
 from anabranch.devnet.observe import NO_HTTP, ask
 from anabranch.node.status import LinkStatus, Status
@@ -353,10 +354,12 @@ def brokers_of(
     network: Path | None, addresses: list[str], token_file: Path | None = None
 ) -> list[Asked]:
     """The brokers to query, with their tokens."""
+    if network is None and not addresses and os.environ.get(NETWORK_VARIABLE):
+        network = Path(os.environ[NETWORK_VARIABLE])
     if (network is None) == (not addresses):
         raise CommandError(
             "give either --network FILE or the addresses of observe ports, such as"
-            " 127.0.0.1:4102, not both"
+            f" 127.0.0.1:4102, not both; without either, {NETWORK_VARIABLE} names the file"
         )
     if network is None:
         return [_at(address, token_file) for address in addresses]

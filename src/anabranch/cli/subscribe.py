@@ -48,7 +48,7 @@ from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscribe_request import Since
-from anabranch.client.subscription import Subscription, Withheld
+from anabranch.client.subscription import OrderNotKept, Subscription, Withheld
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
@@ -315,6 +315,7 @@ class _Run:
             since=since,
             window=wanted.window,
             on_withheld=say_withheld,
+            on_order_not_kept=say_order_not_kept,
             must_exist=must_exist or wanted.unsubscribe,
         )
 
@@ -354,6 +355,10 @@ def _note_resumed(name: str) -> None:
         " ignored. To start elsewhere, delete it with --unsubscribe first",
         err=True,
     )
+
+
+def say_order_not_kept(notice: OrderNotKept) -> None:
+    typer.echo(str(notice), err=True)
 
 
 def say_withheld(hole: Withheld) -> None:

@@ -38,7 +38,7 @@ from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, Promise
 from anabranch.client.subscribe_request import Since
-from anabranch.client.subscription import OnWithheld, Received, Subscription
+from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
 from anabranch.model.event import DEFAULT_CONTROL, EventId, Persistence, Value
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -539,6 +539,7 @@ class BlockingClient(BlockingPatternUser):
         window: int | None = None,
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
@@ -557,6 +558,7 @@ class BlockingClient(BlockingPatternUser):
             window=window,
             manual_ack=manual_ack,
             on_withheld=on_withheld,
+            on_order_not_kept=on_order_not_kept,
             new=new,
             must_exist=must_exist,
             wait=wait,

@@ -7,8 +7,9 @@ receives its events. Usually both are the same broker. Rules:
    turn, with a back-off after every round. The back-off doubles up to a bound and has full jitter,
    so that the clients of a failed broker do not reconnect all at once.
 2. Publisher. Subscriptions move to the new home at once. The publisher follows when it has no
-   unconfirmed events. Until then it stays with its origin, for as long as that takes, because only
-   the origin knows whether it has the last events. The client has two connections in the meantime.
+   unconfirmed events. Until then it stays with its origin, because only the origin knows whether it
+   has the last events; `PublisherOrder` decides for how long. The client has two connections in the
+   meantime. Batches and pattern requests that are in progress bind it too.
 3. Identity. A broker is identified by the name in its greeting. An address may lead to another
    broker than before, and several addresses to the same broker. A second connection to a broker is
    closed before anything is sent on it.
@@ -31,6 +32,7 @@ import msgspec
 from anabranch.client.errors import ConnectError
 from anabranch.client.options import Address, ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
+from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
@@ -481,6 +483,9 @@ class ConnectionListener(Protocol):
     def home_changed(self, old: BrokerConnection | None, new: BrokerConnection) -> None:
         """Handle a home, new or regained; it may not be connected yet."""
 
+    def publisher_gave_up(self, reason: str) -> None:
+        """Handle events whose origin has not answered in time."""
+
     def publisher_moved(self) -> None:
         """Handle a new origin."""
 
@@ -499,6 +504,11 @@ class BrokerConnections:
         limits: Limits,
     ) -> None:
         self._addresses = addresses
+        self.order = PublisherOrder(
+            options.publish_order, options.order_within_s, options.order_stated_s
+        )
+        #: When to give up waiting for unconfirmed events.
+        self._order_alarm: asyncio.TimerHandle | None = None
         self._name = name
         self._network = network
         self._tls = tls
@@ -654,24 +664,44 @@ class BrokerConnections:
         return self.origin is origin and self.home is not origin and not origin.is_connected
 
     def settle_publisher(self) -> None:
-        """Move the publisher to the home if no unconfirmed events bind it to its origin."""
+        """Move the publisher to the home if nothing binds it to its origin."""
         origin, home = self.origin, self.home
-        if origin is None or home is None or origin is home:
+        if self._order_alarm is not None:
+            self._order_alarm.cancel()
+            self._order_alarm = None
+        if self._is_closed or origin is None or home is None or origin is home:
+            self.order.stays()
             return
-        if not origin.is_spent and not origin.session.may_move_publisher():
-            if not origin.is_connected:
-                self._return_to_origin(origin)
-            return
+        if not origin.is_spent:
+            self._decide(origin)
+            if not origin.session.may_move_publisher():
+                if not origin.is_connected:
+                    self._return_to_origin(origin)
+                return
         origin.hang_up("the client has moved to another broker")
         self.origin = home
         assert self._move_listener is not None
         self._move_listener.publisher_moved()
+
+    def _decide(self, origin: BrokerConnection) -> None:
+        """Give up the events that the origin has not answered, if it is time to."""
+        assert self._move_listener is not None
+        loop = asyncio.get_running_loop()
+        is_resolved = not origin.session.has_unresolved_events()
+        if self.order.decide(loop.time(), is_resolved=is_resolved) == "give-up":
+            waited_s = self._options.order_within_s
+            reason = f"{origin.broker!r} has not answered for {waited_s:g} s (order_within_s)"
+            self._move_listener.publisher_gave_up(reason)
+        elif not is_resolved and self.order.gives_up_at is not None:
+            self._order_alarm = loop.call_at(self.order.gives_up_at, self.settle_publisher)
 
     # -- closing --------------------------------------------------------------------------------
 
     def close(self, reason: str) -> None:
         """Disconnect from all brokers permanently."""
         self._is_closed = True
+        if self._order_alarm is not None:
+            self._order_alarm.cancel()
         for task in (self._search, self._origin_search):
             if task is not None:
                 task.cancel()

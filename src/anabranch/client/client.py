@@ -36,7 +36,7 @@ from anabranch.client.publish import Advertisement, Promise, compose, compose_re
 from anabranch.client.state_file import ClientState
 from anabranch.client.stream_reader import LogReader
 from anabranch.client.subscribe_request import Since, read_filter
-from anabranch.client.subscription import OnWithheld, Received, Subscription
+from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
 from anabranch.client.tracing import Trace
 from anabranch.config.network_location import locate_network
 from anabranch.config.tls import client_context
@@ -166,8 +166,9 @@ class Client(BatchWriter, LogReader, PatternUser):
 
         Returns the event's id. Raises `EventError` if the event is invalid, `NotAdvertisedError` if
         it matches none of the client's advertisements, `PublishRefusedError` if the origin will
-        never accept it, `PublishUnknownError` if its outcome cannot be determined, and `ClockError`
-        if this machine's clock is too far behind.
+        never accept it, `PublishUnknownError` if its outcome cannot be determined,
+        `PublishNotSentError` if it waited behind such an event, and `ClockError` if this machine's
+        clock is too far behind.
         """
         event = compose(
             attributes,
@@ -293,6 +294,7 @@ class Client(BatchWriter, LogReader, PatternUser):
         window: int | None = None,
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
@@ -316,6 +318,8 @@ class Client(BatchWriter, LogReader, PatternUser):
           when the next one is requested.
         - `on_withheld`: A function to call with each `Withheld` range, instead of raising
           `WithheldError`.
+        - `on_order_not_kept`: A function to call with each `OrderNotKept` notice, instead of
+          logging a warning.
         - `new`: State that the durable subscription does not exist, which saves the lookup.
         - `must_exist`: Fail instead of creating a durable subscription that does not exist.
 
@@ -330,6 +334,7 @@ class Client(BatchWriter, LogReader, PatternUser):
             window=window,
             manual_ack=manual_ack,
             on_withheld=on_withheld,
+            on_order_not_kept=on_order_not_kept,
             new=new,
             must_exist=must_exist,
             wait=wait,

@@ -32,7 +32,7 @@ from anabranch.client.subscribe_request import (
     check_existence,
     subscribe_request,
 )
-from anabranch.client.subscription import OnWithheld
+from anabranch.client.subscription import OnOrderNotKept, OnWithheld
 from anabranch.client.subscription_state import SubscriptionEpisodes, SubscriptionState
 from anabranch.client.subscriptions import Subscriptions
 from anabranch.client.tracing import Trace
@@ -78,7 +78,7 @@ class ClientParts:
         self.incarnation = 0
         #: Why the client is closed; None while it is open.
         self.closed: ClosedError | None = None
-        self.outbox = Outbox(name, options, self._next_incarnation, trace)
+        self.outbox = Outbox(name, options, self._next_incarnation, connections.order, trace)
         self.subscriptions = Subscriptions(
             name,
             options=options,
@@ -123,6 +123,7 @@ class ClientParts:
         window: int | None = None,
         manual_ack: bool = False,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
         new: bool = False,
         must_exist: bool = False,
         wait: bool = True,
@@ -146,7 +147,7 @@ class ClientParts:
             is_new=new,
             must_exist=must_exist,
         )
-        subscription = self.subscriptions.subscribe(request, on_withheld)
+        subscription = self.subscriptions.subscribe(request, on_withheld, on_order_not_kept)
         try:
             await subscription.wait_accepted()
             if wait and request.quality != "best-effort":
@@ -228,6 +229,11 @@ class ClientParts:
         self.subscriptions.home_changed(old, new)
         self.fetches.moved()
         self.patterns.moved()
+
+    def publisher_gave_up(self, reason: str) -> None:
+        """Fail the events whose origin has not answered in time."""
+        self.outbox.give_up(reason)
+        self.advertisements.settled()
 
     def publisher_moved(self) -> None:
         """Send events to the new origin from now on."""

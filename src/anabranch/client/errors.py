@@ -4,6 +4,7 @@
     ClosedError                 the client is closed; the text gives the reason
     PublishRefusedError         the event will never be in the log; correct it and publish again
     PublishUnknownError         the event may or may not be in the log
+    PublishNotSentError         the event was not sent: an earlier one has an unknown outcome
     ClockError                  this machine's clock is behind earlier incarnations; set the clock
     NotAdvertisedError          the event matches none of the client's advertisements
     AttributeTypeError          a received event lacks an attribute, or it has another type
@@ -54,6 +55,14 @@ class PublishUnknownError(ClientError):
     def __init__(self, event_id: EventId, reason: str) -> None:
         super().__init__(f"event {event_id} may or may not be published: {reason}")
         self.event_id = event_id
+        self.reason = reason
+
+
+class PublishNotSentError(ClientError):
+    """The event was not sent. It waited behind an event whose outcome remains unknown."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the event was not sent: {reason}")
         self.reason = reason
 
 

@@ -25,7 +25,10 @@ Rules:
 7. Clock. The next incarnation is above the one that the origin reports. If that leads this
    machine's clock by more than `incarnation_lead_s`, no event can be sent and the queued ones fail
    with `ClockError`. At another origin the name is free.
-8. Departing origin. An origin that leaves the network refuses events permanently, and they are in
+8. Order. Events published at several origins are in the order of publication (`PublisherOrder`). If
+   their origin does not answer in time, the unconfirmed events fail with `PublishUnknownError`, and
+   all that were published after them with `PublishNotSentError`.
+9. Departing origin. An origin that leaves the network refuses events permanently, and they are in
    no log. They return to the queue and go to another broker.
 
 State: lost with the process. Each event that is unconfirmed then is in the log once or not at all.
@@ -43,6 +46,7 @@ from anabranch.client.errors import (
     ClockError,
     ClosedError,
     NotAdvertisedError,
+    PublishNotSentError,
     PublishRefusedError,
     PublishUnknownError,
 )
@@ -50,6 +54,7 @@ from anabranch.client.options import ClientOptions
 from anabranch.client.tracing import Trace
 from anabranch.core.session.effects import EventsConfirmed, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
+from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
 from anabranch.model.errors import EventError, LocalError
@@ -78,10 +83,12 @@ class Outbox:
         name: str,
         options: ClientOptions,
         next_incarnation: Callable[[int], int],
+        order: PublisherOrder,
         trace: Trace | None,
     ) -> None:
         self._name = name
         self._options = options
+        self._order = order
         self._next_incarnation = next_incarnation
         self._trace = trace
         self._loop = asyncio.get_running_loop()
@@ -104,6 +111,9 @@ class Outbox:
         #: Callers that wait for capacity, in order; and for all events to be confirmed.
         self._waiting: deque[asyncio.Event] = deque()
         self._empty = asyncio.Event()
+        #: Counts how often unconfirmed events were given up, and why the last time.
+        self._gave_up = 0
+        self._gave_up_because = ""
         self._closed: ClosedError | None = None
         #: Why the origin temporarily refuses events; "" if it accepts them.
         self.refusal = ""
@@ -166,6 +176,7 @@ class Outbox:
         """Accept an event as soon as there is capacity, after all earlier callers."""
         size = _size_of(event)
         waiter = asyncio.Event()
+        gave_up = self._gave_up
         self._waiting.append(waiter)
         try:
             while self._waiting[0] is not waiter or not self._has_capacity(size):
@@ -173,6 +184,8 @@ class Outbox:
                 await waiter.wait()
                 if self._closed is not None:
                     raise self._closed
+                if gave_up != self._gave_up:
+                    raise PublishNotSentError(self._gave_up_because)
             return self._accept(event, size)
         finally:
             self._waiting.remove(waiter)
@@ -235,6 +248,7 @@ class Outbox:
             origin.session.open_incarnation(self._incarnation)
             self._brokers[self._incarnation] = origin.broker
             self._fresh_since = self._loop.time()
+            self._order.opened(self._fresh_since, origin.broker, self._incarnation)
             self._is_open = True
         return self._is_open
 
@@ -244,9 +258,10 @@ class Outbox:
         If one of several is invalid, passes none and returns false; a single invalid one fails.
         """
         events = [event for event, _, _ in chunk]
+        now = self._loop.time()
         try:
             ids, effects = origin.session.publish(
-                self._loop.time(), *events, time_ns=time.time_ns()
+                now, *events, time_ns=time.time_ns(), after=self._order.after(now)
             )
         except EventError as error:
             if len(chunk) > 1:
@@ -258,7 +273,7 @@ class Outbox:
         for event_id, (event, promise, size) in zip(ids, chunk, strict=True):
             self._unconfirmed.append((event_id.sequence, promise, size, event))
         if self._trace is not None:
-            self._trace.published(events, ids, origin.broker)
+            self._trace.published(events, ids, origin.broker, self._order.ordered_from())
         origin.perform(effects)
         return True
 
@@ -269,6 +284,7 @@ class Outbox:
         if self._trace is not None:
             self._trace.confirmed(self._name, effect.incarnation, effect.sequence)
         self.refusal = ""
+        self._order.confirmed(effect.tick)
         self._fresh_since = _LONG_AGO
         unconfirmed = self._unconfirmed
         while unconfirmed and unconfirmed[0][0] <= effect.sequence:
@@ -312,7 +328,7 @@ class Outbox:
         self._wake()
 
     def _take_back(self, first: int) -> None:
-        """Return the unconfirmed events from sequence `first` on to the queue (rules 5 and 8)."""
+        """Return the unconfirmed events from sequence `first` on to the queue (rules 5 and 9)."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)
@@ -341,6 +357,26 @@ class Outbox:
             else:
                 kept.append((sequence, promise, size, event))
         self._unconfirmed = deque(kept)
+        self._wake()
+
+    def give_up(self, reason: str) -> None:
+        """Fail all events: the origin has not answered in time (rule 8)."""
+        assert self._origin is not None
+        self._is_open = False
+        if self._trace is not None:
+            self._trace.abandoned(self._name, self._incarnation)
+        self._origin.session.give_up_events()
+        for sequence, promise, size, _ in self._unconfirmed:
+            event_id = EventId(self._name, self._incarnation, sequence)
+            self._fail(promise, size, PublishUnknownError(event_id, reason))
+        self._unconfirmed.clear()
+        self._gave_up += 1
+        self._gave_up_because = f"an earlier event may or may not be published: {reason}"
+        while self._queue:
+            _, promise, size = self._queue.popleft()
+            self._fail(promise, size, PublishNotSentError(self._gave_up_because))
+        for waiter in self._waiting:
+            waiter.set()
         self._wake()
 
     def _fail(self, promise: Promise, size: int, error: Exception) -> None:

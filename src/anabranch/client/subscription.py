@@ -108,7 +108,33 @@ class Withheld(msgspec.Struct, frozen=True):
     episode: str = ""
 
 
+class OrderNotKept(msgspec.Struct, frozen=True):
+    """The event at this tick, and later ones of its publisher's incarnation, may come before
+    earlier events of the publisher.
+
+    It follows everything up to tick `after` of the stream `origin`, and the broker has waited in
+    vain for that (`order_within_s` of the broker).
+    """
+
+    subscription: str
+    stream: str
+    tick: int
+    publisher: str
+    incarnation: int
+    origin: str
+    after: int
+    episode: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"order not kept: events of {self.publisher!r} from tick {self.tick} of"
+            f" {self.stream!r} on may come before its events up to tick {self.after} of"
+            f" {self.origin!r}"
+        )
+
+
 OnWithheld = Callable[[Withheld], None]
+OnOrderNotKept = Callable[[OrderNotKept], None]
 
 
 class Subscription:
@@ -127,6 +153,10 @@ class Subscription:
     - Window: At most `window` unprocessed events are held in the client. When the window is full,
       the broker pauses a durable subscription and cuts any other, which raises
       `SubscriptionCutError`.
+    - Order: The events of one publisher come in the order of publication, if the publisher wants
+      that (`ClientOptions.publish_order`). Before an event that may come earlier than it should,
+      because its predecessors cannot be reached, `on_order_not_kept` is called, or a warning is
+      logged. `order_not_kept` counts these notices. Each is about one incarnation of one publisher.
     - Withheld: No silent loss: reading raises `WithheldError` for every range that will not be
       delivered, and continues after it. With `on_withheld`, that function is called instead.
       Missing transient events are not an error; `withheld_ticks` counts them too.
@@ -186,6 +216,11 @@ class Subscription:
     def withheld_ticks(self) -> int:
         """The number of ticks reported as withheld, those of transient events included."""
         return self._state.withheld_ticks
+
+    @property
+    def order_not_kept(self) -> int:
+        """The number of notices that a publisher's order may not be kept."""
+        return self._state.order_not_kept
 
     async def wait_started(self, *streams: str) -> None:
         """Wait until the subscription has started on these streams, or on any stream if none is

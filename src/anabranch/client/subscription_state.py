@@ -3,7 +3,7 @@
 Rules of reading and acknowledging are those of `Subscription`. In addition:
 
 1. Order. Each stream has its own queue of arrived events (`Arrivals`). Priority decides between
-   streams and never reorders one.
+   streams and never reorders one, nor the events of one publisher.
 2. Positions. A position counts as processed when every event up to it was processed; only such
    positions are acknowledged.
 3. Waiters. Any number of tasks may wait for a change. Each has a future of its own, so that
@@ -15,6 +15,7 @@ has one. Everything else is lost with the process, which is safe.
 
 import asyncio
 import heapq
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,13 +23,21 @@ from typing import Protocol
 
 from anabranch.client.errors import ClientError, WithheldError
 from anabranch.client.subscribe_request import SubscribeRequest
-from anabranch.client.subscription import OnWithheld, Received, Subscription, Withheld
+from anabranch.client.subscription import (
+    OnOrderNotKept,
+    OnWithheld,
+    OrderNotKept,
+    Received,
+    Subscription,
+    Withheld,
+)
 from anabranch.client.tracing import Trace
 from anabranch.model.errors import LocalError
 from anabranch.model.event import DEFAULT_CONTROL, Event, EventId
 from anabranch.model.limits import Limits
 
-Item = Received | Withheld
+_log = logging.getLogger("anabranch.client")
+Item = Received | Withheld | OrderNotKept
 
 
 class Arrivals:
@@ -36,8 +45,8 @@ class Arrivals:
 
     Each stream has its own queue. The next item is the head of one of these queues: the one with
     the highest priority and, among equal priorities, the one that arrived first. Priority therefore
-    decides between streams and never reorders one stream. Withheld ranges are queued like events,
-    with the default priority.
+    decides between streams and never reorders one stream, and an event comes after those that it
+    names in `after`. Withheld ranges and notices are queued like events, with the default priority.
 
     The number of queued events is bounded by the window, which the broker respects.
     """
@@ -57,7 +66,7 @@ class Arrivals:
     @property
     def next_event(self) -> Received | None:
         """The next item if it is an event, otherwise None."""
-        item = self._queues[self._heads[0][2]][0][1] if self._heads else None
+        item = self._queues[self._next_stream()][0][1] if self._heads else None
         return item if isinstance(item, Received) else None
 
     def add(self, item: Item) -> None:
@@ -73,19 +82,51 @@ class Arrivals:
     def take(self) -> Item:
         """Remove and return the next item; there must be one."""
         heads = self._heads
-        stream = heads[0][2]
+        stream = self._next_stream()
         queue = self._queues[stream]
         item = queue.popleft()[1]
-        if queue:
+        if stream != heads[0][2]:
+            heads[:] = [head for head in heads if head[2] != stream]
+            heapq.heapify(heads)
+            if queue:
+                number, first = queue[0]
+                heapq.heappush(heads, (-_priority(first), number, stream))
+        elif queue:
             number, first = queue[0]
             heapq.heapreplace(heads, (-_priority(first), number, stream))
         else:
             heapq.heappop(heads)
+        if not queue:
             del self._queues[stream]
             if not heads:
                 # Most of many subscriptions are empty; clearing the dict releases its memory.
                 self._queues.clear()
         return item
+
+    def _next_stream(self) -> str:
+        """The stream whose head comes next."""
+        stream = self._heads[0][2]
+        # An honest `after` leads to no stream twice.
+        for _ in self._heads:
+            before = self._blocking(self._queues[stream][0][1])
+            if before is None:
+                break
+            stream = before
+        return stream
+
+    def _blocking(self, item: Item) -> str | None:
+        """A stream with unread ticks that this item follows; None if there is none."""
+        if not isinstance(item, Received):
+            return None
+        for origin, tick in item.event.header.control.after:
+            queue = self._queues.get(origin)
+            if queue is not None and origin != item.stream and _first_tick(queue[0][1]) <= tick:
+                return origin
+        return None
+
+
+def _first_tick(item: Item) -> int:
+    return item.first if isinstance(item, Withheld) else item.tick
 
 
 def _priority(item: Item) -> int:
@@ -138,7 +179,9 @@ class SubscriptionState:
         "is_unclaimed",
         "moved",
         "name",
+        "on_order_not_kept",
         "on_withheld",
+        "order_not_kept",
         "owner",
         "request",
         "subscription",
@@ -151,6 +194,7 @@ class SubscriptionState:
         owner: SubscriptionOwner,
         request: SubscribeRequest,
         on_withheld: OnWithheld | None = None,
+        on_order_not_kept: OnOrderNotKept | None = None,
     ) -> None:
         self.owner = owner
         self.request = request
@@ -158,6 +202,7 @@ class SubscriptionState:
         self.subscription = Subscription(self)
         self.name = request.name
         self.on_withheld = on_withheld
+        self.on_order_not_kept = on_order_not_kept
         #: Whether a durable one was left, or the call that created it was cancelled, and no other
         #: call has claimed it since.
         self.is_unclaimed = False
@@ -183,6 +228,8 @@ class SubscriptionState:
         self.episode = ""
         #: The number of ticks reported to the application as withheld.
         self.withheld_ticks = 0
+        #: The number of notices that a publisher's order may not be kept.
+        self.order_not_kept = 0
         #: Whether the subscription is durable and existed before; `since` was ignored then.
         self.was_resumed = False
 
@@ -256,7 +303,10 @@ class SubscriptionState:
             item = self._take()
             if isinstance(item, Received):
                 return item
-            self._report_withheld(item)
+            if isinstance(item, OrderNotKept):
+                self._report_order(item)
+            else:
+                self._report_withheld(item)
         if self.is_over:
             if self._failure is not None:
                 raise self._failure
@@ -281,6 +331,8 @@ class SubscriptionState:
 
     def _take(self) -> Item:
         item = self._arrivals.take()
+        if isinstance(item, OrderNotKept):
+            return item
         self._in_progress[item.stream] = item.tick if isinstance(item, Received) else item.last
         trace = self.owner.trace
         if trace is not None and isinstance(item, Received):
@@ -296,6 +348,16 @@ class SubscriptionState:
             self.on_withheld(withheld)
         elif withheld.reason != "transient":
             raise WithheldError(self.name, withheld.stream, *span, withheld.reason)
+
+    def _report_order(self, notice: OrderNotKept) -> None:
+        self.order_not_kept += 1
+        if self.owner.trace is not None:
+            event_id = EventId(notice.publisher, notice.incarnation, 0)
+            self.owner.trace.order_not_kept(notice.episode, notice.stream, notice.tick, event_id)
+        if self.on_order_not_kept is not None:
+            self.on_order_not_kept(notice)
+        else:
+            _log.warning("subscription %r: %s", self.name, notice)
 
     # -- acknowledging --------------------------------------------------------------------------
 
@@ -390,12 +452,14 @@ class SubscriptionState:
 
     def arrived(self, item: Item) -> None:
         """Queue an item for the application."""
-        tick = item.tick if isinstance(item, Received) else item.first
-        ticks = self._open.get(item.stream)
-        if ticks is None:
-            self._open[item.stream] = [tick]
-        else:
-            ticks.append(tick)
+        # A notice is about an event that is still to come, so it is not acknowledged.
+        if not isinstance(item, OrderNotKept):
+            tick = _first_tick(item)
+            ticks = self._open.get(item.stream)
+            if ticks is None:
+                self._open[item.stream] = [tick]
+            else:
+                ticks.append(tick)
         self._arrivals.add(item)
         if self._waiting:
             self._wake_waiters()

@@ -27,15 +27,24 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 
+import msgspec
+
 from anabranch.client.broker_connections import BrokerConnection
 from anabranch.client.errors import ClientError, SubscriptionCutError, SubscriptionRefusedError
 from anabranch.client.options import ClientOptions
 from anabranch.client.state_file import ClientState
 from anabranch.client.subscribe_request import SubscribeRequest
-from anabranch.client.subscription import OnWithheld, Received, Withheld
+from anabranch.client.subscription import (
+    OnOrderNotKept,
+    OnWithheld,
+    OrderNotKept,
+    Received,
+    Withheld,
+)
 from anabranch.client.subscription_state import SubscriptionEpisodes, SubscriptionState
 from anabranch.core.session.effects import (
     EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     SessionEffect,
     StartKind,
@@ -245,17 +254,21 @@ class Subscriptions:
     # -- the application ------------------------------------------------------------------------
 
     def subscribe(
-        self, request: SubscribeRequest, on_withheld: OnWithheld | None
+        self,
+        request: SubscribeRequest,
+        on_withheld: OnWithheld | None,
+        on_order_not_kept: OnOrderNotKept | None = None,
     ) -> SubscriptionState:
         """Create a subscription, or resume a durable one."""
         existing = self._all.get(request.name)
         if existing is not None and existing.is_unclaimed and existing.request == request:
             existing.is_unclaimed, existing.on_withheld = False, on_withheld
+            existing.on_order_not_kept = on_order_not_kept
             return existing
         if existing is not None:
             what = f"this client already has a subscription {request.name!r}"
             raise DuplicateIdError(f"{what}; read from it, or choose another name")
-        subscription = SubscriptionState(self, request, on_withheld)
+        subscription = SubscriptionState(self, request, on_withheld, on_order_not_kept)
         resume_point = (
             self._state.resume_point(request.name)
             if self._state and request.quality == "durable"
@@ -438,6 +451,7 @@ class Subscriptions:
             effect,
             SubscriptionStarted
             | TicksWithheld
+            | OrderGivenUp
             | SubscriptionAccepted
             | SubscriptionEnded
             | SubscriptionCut
@@ -455,6 +469,10 @@ class Subscriptions:
         elif isinstance(effect, TicksWithheld):
             span = (effect.stream, effect.first, effect.last, effect.reason)
             subscription.arrived(Withheld(effect.subscription, *span, subscription.episode))
+        elif isinstance(effect, OrderGivenUp):
+            subscription.arrived(
+                OrderNotKept(**msgspec.structs.asdict(effect), episode=subscription.episode)
+            )
         elif isinstance(effect, SubscriptionAccepted):
             subscription.was_resumed |= subscription.name in self._looking_up
             self._looking_up.discard(subscription.name)

@@ -55,7 +55,9 @@ class Trace:
         self._lines: list[bytes] = []
         self._write(left_over)
 
-    def published(self, events: Sequence[Event], ids: Sequence[EventId], broker: str) -> None:
+    def published(
+        self, events: Sequence[Event], ids: Sequence[EventId], broker: str, ordered_from: int = 0
+    ) -> None:
         """Record events that are about to be sent."""
         now = time.time()
         records = [
@@ -67,6 +69,7 @@ class Trace:
                 written(event),
                 broker,
                 is_optional(event),
+                ordered_from=ordered_from,
             )
             for event, event_id in zip(events, ids, strict=True)
         ]
@@ -106,6 +109,11 @@ class Trace:
     def withheld(self, episode: str, stream: str, span: tuple[int, int], reason: str) -> None:
         """Record a withheld range reported to the application."""
         self._later(saw.WithheldTold(time.time(), episode, stream, *span, reason))
+
+    def order_not_kept(self, episode: str, stream: str, tick: int, event_id: EventId) -> None:
+        """Record a notice about the order of an event."""
+        name = (event_id.publisher, event_id.incarnation)
+        self._later(saw.OrderNotKept(time.time(), episode, stream, tick, *name))
 
     def ended(self, episode: str, ticks: Mapping[str, int]) -> None:
         """Record that the application has everything up to these ticks and ended the

@@ -48,7 +48,7 @@ def locate_network(
     if path is None:
         if not addresses:
             raise LocalError(
-                "give the address of at least one broker, such as 127.0.0.1:4100, or a network"
+                "give the address of a broker, such as 127.0.0.1:4100, or a network"
                 f" file, or set {NETWORK_VARIABLE} to the path of a network file"
             )
         return NetworkLocation(addresses)

@@ -97,6 +97,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     nack_again_s: float = 0.4
     #: An unanswered replay or hold is requested again after this long, with the same back-off.
     ask_again_s: float = 0.5
+    #: An event waits this long for earlier events of its publisher in another stream; after that it
+    #: is delivered, and the subscriber is told. A bound for each subscription and stream, which
+    #: grows by a tenth of the time.
+    order_within_s: float = 10.0
     #: Cursors are saved, and origins informed of progress, this often.
     done_every_s: float = 0.3
     #: Ticks, and bytes of their events, that a reorder buffer holds beyond a gap.

@@ -117,6 +117,14 @@ class PlacementReport(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
 
 
+class OrderReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Waits of subscriptions here for earlier events of a publisher in another stream."""
+
+    #: So far, and those that were in vain: the subscriber was told.
+    waits: int
+    not_kept: int
+
+
 class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot of one broker."""
 
@@ -145,6 +153,8 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     mesh: MeshReport | None = None
     #: None if this broker is not an edge.
     placing: PlacementReport | None = None
+    #: None if this broker is not an edge.
+    order: OrderReport | None = None
 
 
 def report(broker: Broker) -> BrokerReport:
@@ -179,6 +189,7 @@ def report(broker: Broker) -> BrokerReport:
         routing=routing,
         mesh=mesh,
         placing=_placing(broker),
+        order=OrderReport(waits=state.order_waits, not_kept=state.order_not_kept),
     )
 
 

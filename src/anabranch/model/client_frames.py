@@ -80,6 +80,8 @@ class Confirmed(ClientFrame, frozen=True, tag=3):
     publisher: Name
     incarnation: Count
     sequence: Count
+    #: These events are at or before this synced tick of the broker's stream; 0: unknown.
+    tick: Position = 0
 
 
 class PublishRefused(ClientFrame, frozen=True, tag=4):
@@ -364,6 +366,22 @@ class Keep(ClientFrame, frozen=True, tag=30):
     patterns: Annotated[list[Name], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
+class OrderNotKept(ClientFrame, frozen=True, tag=31):
+    """The event at this tick may come before earlier events of its publisher.
+
+    It follows everything up to tick `after` of the stream `origin`, for which the edge has waited
+    in vain. The same holds for further events of this incarnation.
+    """
+
+    subscription: Name
+    stream: Name
+    tick: Tick
+    publisher: Name
+    incarnation: Count
+    origin: Name
+    after: Position
+
+
 #: Frames from clients to brokers; brokers accept no others from them.
 FromClient = (
     Connect
@@ -399,5 +417,6 @@ FromBroker = (
     | Fetched
     | Defined
     | Dropped
+    | OrderNotKept
 )
 AnyClientFrame = FromClient | FromBroker

@@ -5,7 +5,8 @@ An encoded event is one MessagePack array of four items:
     0x94  version  header  attributes  payload
 
     version      1
-    header       [id, stream, timestamp, control, content type], see `event`
+    header       [id, stream, timestamp, control, content type], see `event`; control has seven
+                 items, or eight if the event states what it follows
     attributes   a map from names to values
     payload      one binary string
 
@@ -67,11 +68,14 @@ from anabranch.model.event import (
     Event,
     EventId,
     Header,
+    OrderedControl,
+    Timestamp,
     Value,
     check_attributes,
     check_decoded_header,
     encoded_parts,
     names_are_plain,
+    ordered,
     reserved_in,
 )
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -101,8 +105,31 @@ class _Frame(msgspec.Struct, frozen=True, array_like=True):
     payload: memoryview
 
 
+class _OrderedHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A header whose control information has eight items."""
+
+    id: EventId | None
+    stream: str
+    timestamp_ns: Timestamp
+    control: OrderedControl
+    content_type: str
+
+    def plain(self) -> Header:
+        return Header(self.id, self.stream, self.timestamp_ns, self.control, self.content_type)
+
+
+class _OrderedFrame(msgspec.Struct, frozen=True, array_like=True):
+    """Like `_Frame`, with such a header."""
+
+    version: int
+    header: _OrderedHeader
+    attributes: msgspec.Raw
+    payload: memoryview
+
+
 _Integer = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 _frame_decoder = msgspec.msgpack.Decoder(_Frame)
+_ordered_decoder = msgspec.msgpack.Decoder(_OrderedFrame)
 _attributes_decoder = msgspec.msgpack.Decoder(dict[str, str | _Integer | float | bool])
 
 
@@ -165,7 +192,7 @@ def decode_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
             f" only version {ENCODING_VERSION} of the encoding is known here"
         )
     try:
-        frame = _frame_decoder.decode(data)
+        frame = _decode_frame(data)
         check_decoded_header(frame.header, limits)
     except _REFUSALS as error:
         raise _refusal(error) from error
@@ -177,6 +204,18 @@ def decode_envelope(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Envelope:
             f" at most {limits.payload_bytes_max} are allowed"
         )
     return Envelope(data, frame.header.id, frame.header, frame.attributes, frame.payload, limits)
+
+
+def _decode_frame(data: bytes) -> _Frame:
+    try:
+        return _frame_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        # Few events have the eighth item, so it is tried last.
+        try:
+            frame = _ordered_decoder.decode(data)
+        except _REFUSALS:
+            raise error from None
+        return _Frame(frame.version, frame.header.plain(), frame.attributes, frame.payload)
 
 
 def _decode_attributes(raw: msgspec.Raw, limits: Limits) -> dict[str, Value]:
@@ -235,7 +274,11 @@ def encode_draft(
         raise EventError(f"{place} already has the id {event.id}; stage a new event instead")
     own = event.header
     header = Header(
-        None, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
+        None,
+        own.stream,
+        own.timestamp_ns or timestamp_ns,
+        ordered(own.control, ()),
+        own.content_type,
     )
     draft = encoded_parts(header, event.attributes.copy(), event.payload)
     _check_size(draft, limits, place)

@@ -71,6 +71,8 @@ Ids are ordered by these parts, which is the publishing order within one publish
 21. A missing timestamp is 0; an empty stream leaves the choice to the origin.
 22. The types below bound every number and the count of destinations, so that a decoder refuses them
     before it allocates; `check_decoded_header` checks the rest: texts and duplicates.
+23. `after` is set when the event is published (`core.session.publisher_order`), whatever the
+    application gave. Without it, control information is encoded without a place for it.
 
 Prior art: Pallickara, A Grid Event Service (2001), §3.1, §4.6; priorities from Jakarta Messaging.
 """
@@ -80,7 +82,7 @@ from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Literal, Self, TypeVar, final, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeVar, final, get_args
 
 import msgspec
 
@@ -235,9 +237,15 @@ Timestamp = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 DESTINATIONS_CEILING = 65_535
 Destinations = Annotated[tuple[str, ...], msgspec.Meta(max_length=DESTINATIONS_CEILING)]
 
+#: The number of origins that `after` may name.
+AFTER_MAX = 16
+#: Origin and tick: the event follows everything in that stream up to this tick. No origin twice.
+After = Annotated[tuple[tuple[str, Count], ...], msgspec.Meta(max_length=AFTER_MAX)]
+
 #: The maximum overhead of a header beside its texts and destinations, outer framing included.
 _HEADER_FRAMING_BYTES_MAX = 128
 _TEXT_FRAMING_BYTES_MAX = 5
+_TICK_BYTES_MAX = 10
 #: A placeholder for the publisher of an unpublished event, for checking texts.
 _UNPUBLISHED = "-"
 
@@ -284,6 +292,9 @@ class Control(
     #: Clients that receive the event; empty: every client whose filter matches. No duplicates.
     destinations: Destinations = ()
 
+    #: What the event follows in other streams; see `OrderedControl`.
+    after: ClassVar[After] = ()
+
     @property
     def is_kept(self) -> bool:
         """Whether every matching subscription receives the event, now or later, anywhere."""
@@ -293,6 +304,22 @@ class Control(
 
 
 DEFAULT_CONTROL = Control()
+
+
+class OrderedControl(
+    Control, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True, gc=False
+):
+    """Control information of an event that follows others: with an eighth item."""
+
+    after: After = ()  # type: ignore[misc]  # a field here, a constant in the class above
+
+
+def ordered(control: Control, after: After) -> Control:
+    """Return this control information with this `after` instead of its own."""
+    if not after and type(control) is Control:
+        return control
+    fields = {name: getattr(control, name) for name in Control.__struct_fields__}
+    return OrderedControl(**fields, after=after) if after else Control(**fields)
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
@@ -330,6 +357,8 @@ def check_decoded_header(header: Header, limits: Limits) -> int:
         size = _check_each_text(header, publisher, limits)
     if control.destinations:
         size += _check_destinations(control.destinations, limits)
+    if control.after:
+        size += _check_after(control.after, limits)
     return size + _HEADER_FRAMING_BYTES_MAX
 
 
@@ -359,6 +388,17 @@ def _check_destinations(destinations: tuple[str, ...], limits: Limits) -> int:
     return size
 
 
+def _check_after(after: After, limits: Limits) -> int:
+    size = (_TEXT_FRAMING_BYTES_MAX + _TICK_BYTES_MAX) * len(after)
+    seen: set[str] = set()
+    for origin, _ in after:
+        size += check_name(origin, "origin in `after`", limits.name_bytes_max)
+        if origin in seen:
+            raise EventError(f"`after` names origin {clipped(origin)} twice; name it once")
+        seen.add(origin)
+    return size
+
+
 def _check_id(event_id: object) -> None:
     if type(event_id) is not EventId:
         raise EventError(f"id is of type {type(event_id).__name__}; it must be an EventId")
@@ -368,7 +408,7 @@ def _check_id(event_id: object) -> None:
 
 
 def _check_control(control: object) -> None:
-    if type(control) is not Control:
+    if type(control) is not Control and type(control) is not OrderedControl:
         raise EventError(f"control is of type {type(control).__name__}; it must be a Control")
     if control.persistence not in get_args(Persistence):
         raise EventError("persistence is unknown; it must be 'transient' or 'persistent'")
@@ -382,6 +422,18 @@ def _check_control(control: object) -> None:
             f"destinations is of type {type(control.destinations).__name__};"
             " it must be a tuple of names"
         )
+    if control.after:
+        _check_after_types(control.after)
+
+
+def _check_after_types(after: object) -> None:
+    if type(after) is not tuple or len(after) > AFTER_MAX:
+        raise EventError(f"`after` must be a tuple of at most {AFTER_MAX} pairs")
+    for pair in after:
+        if type(pair) is not tuple or len(pair) != 2:
+            raise EventError("`after` must consist of pairs of origin and tick")
+        _check_string("the origin in `after`", pair[0])
+        _check_integer("the tick in `after`", pair[1], 0, INT_MAX)
 
 
 def _check_string(what: str, value: object) -> None:
@@ -402,7 +454,18 @@ def _check_integer(what: str, value: object, low: int, high: int) -> None:
         raise EventError(f"{what} is outside {low} … {high}; choose a value within")
 
 
-__all__ = ["ENCODING_VERSION", "Control", "Event", "EventId", "Header", "encoded_parts"]
+__all__ = [
+    "AFTER_MAX",
+    "ENCODING_VERSION",
+    "After",
+    "Control",
+    "Event",
+    "EventId",
+    "Header",
+    "OrderedControl",
+    "encoded_parts",
+    "ordered",
+]
 
 #: The first item of every encoded event. A different layout gets a different number.
 ENCODING_VERSION = 1
@@ -462,14 +525,25 @@ class Event:
         return event
 
     def stamped(
-        self, event_id: EventId, timestamp_ns: int, *, limits: Limits = DEFAULT_LIMITS
+        self,
+        event_id: EventId,
+        timestamp_ns: int,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        after: After = (),
     ) -> "Event":
-        """Return this event with an id, and with this timestamp if it has none."""
+        """Return this event with an id, with this `after`, and with this timestamp if it has
+        none.
+        """
         if self.id is not None:
             raise EventError(f"the event already has the id {self.id}; publish a new event instead")
         own, checked = self.header, self._checked
         header = Header(
-            event_id, own.stream, own.timestamp_ns or timestamp_ns, own.control, own.content_type
+            event_id,
+            own.stream,
+            own.timestamp_ns or timestamp_ns,
+            ordered(own.control, after),
+            own.content_type,
         )
         size = None if checked is None or checked[0] is not limits else checked[1]
         if size is None:

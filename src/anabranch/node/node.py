@@ -443,6 +443,7 @@ class Node:
             routing_counters=found.routing,
             mesh=found.mesh,
             placing=found.placing,
+            order=found.order,
         )
 
     def _health(self) -> Page:

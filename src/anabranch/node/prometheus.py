@@ -102,6 +102,7 @@ def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
     yield from _streams(status)
     yield from _mesh(status)
     yield from _placing(status)
+    yield from _order(status)
     step, sync = "Time from received bytes to all effects", "Time from sync request to completion"
     yield from _histogram("step_seconds", step, counters.step_s)
     yield from _histogram("sync_seconds", sync, counters.sync_s)
@@ -270,6 +271,15 @@ def _placing(status: Status) -> Iterator[Metric]:
     yield from _family("pattern_moves_total", "counter", moves, [(_NONE, moved)])
     cost = "Cost of a pattern here, in events in transit"
     yield from _family("pattern_cost", "gauge", cost, costs[:_COSTS_MAX])
+
+
+def _order(status: Status) -> Iterator[Metric]:
+    order = status.order
+    waits, not_kept = (0, 0) if order is None else (order.waits, order.not_kept)
+    text = "Waits of subscriptions for earlier events of a publisher in another stream"
+    yield from _family("order_waits_total", "counter", text, [(_NONE, waits)])
+    text = "Waits in vain: the subscriber was told that the order may not be kept"
+    yield from _family("order_not_kept_total", "counter", text, [(_NONE, not_kept)])
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[Metric]:

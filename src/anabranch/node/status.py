@@ -18,6 +18,7 @@ from anabranch.core.report import (
     CursorReport,
     DepartureReport,
     LogReport,
+    OrderReport,
     PlacementReport,
     StagingReport,
     StreamReport,
@@ -135,6 +136,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     mesh: MeshReport | None = None
     #: Placement of patterns; None if this broker is not an edge.
     placing: PlacementReport | None = None
+    #: Waits for the order of publishers; None if this broker is not an edge.
+    order: OrderReport | None = None
 
 
 def memory_status(

@@ -8,6 +8,8 @@ history. After `calm` they only stay connected.
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import msgspec
+
 from anabranch.check import history as told
 from anabranch.check.history import filter_text
 from anabranch.check.reference import matches
@@ -18,6 +20,7 @@ from anabranch.core.session.effects import (
     SessionEffects,
     SessionOptions,
 )
+from anabranch.core.session.publisher_order import Order, PublisherOrder
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.errors import RemoteError
@@ -139,6 +142,16 @@ class Application:
             self.connect_in(0.0)
 
 
+class Wandering(msgspec.Struct, frozen=True, kw_only=True):
+    """How a publisher's events are ordered over several brokers, and how often it moves."""
+
+    order: Order = "stream"
+    within_s: float = 1.0
+    stated_s: float = 60.0
+    #: Chance that it wants to be elsewhere when its connection is lost.
+    failover: float = 0.0
+
+
 class SimPublisher(Application):
     """Publishes events, at one broker at a time."""
 
@@ -153,8 +166,16 @@ class SimPublisher(Application):
         limited: float = 0.0,
         clients: Sequence[str] = (),
         advertising: Random | None = None,
+        wandering: Wandering = Wandering(),  # noqa: B008 - it does not change
+        moving: Random | None = None,
     ) -> None:
         super().__init__(world, name, home, history)
+        self._wandering = wandering
+        #: Decides where it goes.
+        self._moving = moving or Random(0)
+        #: Where it wants to be; "" if it is there.
+        self._wanted = ""
+        self._order = self._new_order()
         #: Decides what it advertises; None: it does not.
         self._advertising = advertising
         self._advertised: list[PlainFilter] = []
@@ -169,6 +190,7 @@ class SimPublisher(Application):
         self.clients = clients
         self.incarnation = 1
         self.session = ClientSession(name, incarnation=1, options=self.options)
+        self._order.opened(world.now, home, 1)
         if advertising is not None:
             self._advertise()
         world.after(world.rng.expovariate(rate), self._publish)
@@ -194,10 +216,12 @@ class SimPublisher(Application):
         world = self.world
         if self._advertising is not None and self._advertising.random() < 0.04:
             self._advertise()
-        if self.session.has_room():
+        is_apart = bool(self._wanted) and self.connection is None
+        if self.session.has_room() and not is_apart:
             count = 1 if world.rng.random() < 0.8 else world.rng.randint(2, 6)
             events = [self._draw_event() for _ in range(count)]
-            ids, effects = self.session.publish(world.now, *events)
+            after = self._order.after(world.now)
+            ids, effects = self.session.publish(world.now, *events, after=after)
             for event, event_id in zip(events, ids, strict=True):
                 self._record(event, event_id)
             self.perform(effects)
@@ -230,6 +254,7 @@ class SimPublisher(Application):
                 time_limit_s=None if control.time_limit_ns is None else control.time_limit_ns / 1e9,
                 reach=reach,
                 destinations=control.destinations,
+                ordered_from=self._order.ordered_from(),
             )
         )
 
@@ -239,6 +264,8 @@ class SimPublisher(Application):
             self.history.append(
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
+            self._order.confirmed(effect.tick)
+            self._settle_move()
         elif isinstance(effect, EventsRefused) and effect.final:
             self._restart(self.elsewhere())
 
@@ -258,15 +285,68 @@ class SimPublisher(Application):
             self.leave()
         elif kind < 0.75:
             # A new process that remembers nothing but its incarnation.
+            self._order = self._new_order()
             self._restart(self.home)
+        elif self._wandering.order == "publisher":
+            self._want(rng.choice(edges))
         elif self.session.may_move_publisher():
             self._restart(rng.choice(edges))
 
+    def calm(self) -> None:
+        """Only stay connected from now on."""
+        self._wanted = ""
+        super().calm()
+
+    # -- order ----------------------------------------------------------------------------------
+
+    def _new_order(self) -> PublisherOrder:
+        wandering = self._wandering
+        return PublisherOrder(wandering.order, wandering.within_s, wandering.stated_s)
+
+    def disconnected(self, connection: SimConnection) -> None:
+        """The connection is gone; real clients try the next broker."""
+        is_lost = connection is self.connection
+        super().disconnected(connection)
+        if is_lost and self._wandering.failover and not self.is_calm:
+            hosts = self.world.hosts
+            edges = hosts[self.home].config.network.edges
+            open_edges = [edge for edge in edges if not hosts[edge].is_leaving]
+            if self._moving.random() < self._wandering.failover and open_edges:
+                self._want(self._moving.choice(open_edges))
+
+    def _want(self, edge: str) -> None:
+        """Go there, as soon as the order of the events allows it."""
+        self._wanted = "" if edge == self.home else edge
+        self._settle_move()
+
+    def _settle_move(self) -> None:
+        if not self._wanted:
+            self._order.stays()
+            return
+        now = self.world.now
+        is_resolved = self.session.may_move_publisher()
+        decision = self._order.decide(now, is_resolved=is_resolved)
+        if decision == "stay":
+            gives_up_at = self._order.gives_up_at
+            assert gives_up_at is not None
+            self.world.after(max(0.0, gives_up_at - now), self._settle_move)
+        elif not self.world.hosts[self._wanted].is_leaving:
+            if decision == "give-up":
+                self.history.append(told.Abandoned(now, self.name, self.incarnation))
+            self._move(self._wanted)
+
     def _restart(self, home: str) -> None:
         self.history.append(told.Abandoned(self.world.now, self.name, self.incarnation))
+        self._move(home)
+
+    def _move(self, home: str) -> None:
+        self._wanted = ""
+        is_calm, self.is_calm = self.is_calm, True
         self.leave()
+        self.is_calm = is_calm
         self.home = home
         self.incarnation += 1
+        self._order.opened(self.world.now, home, self.incarnation)
         self.session = ClientSession(self.name, incarnation=self.incarnation, options=self.options)
         if self._advertised:
             self._advertise()

@@ -178,6 +178,8 @@ class Simulation:
                 limited=0.0 if self.plan.faults.reconfigure else self.plan.limited_events,
                 clients=[f"sub{number}" for number in range(self.plan.subscribers)],
                 advertising=self._advertising(number),
+                wandering=self.plan.wandering,
+                moving=Random(self.plan.seed ^ 0x0DE5 ^ number << 20),
             )
             self.applications.append(publisher)
         options = self.plan.options

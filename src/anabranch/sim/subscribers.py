@@ -9,6 +9,7 @@ from anabranch.check import history as told
 from anabranch.check.history import filter_text
 from anabranch.core.session.effects import (
     EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     StartKind,
     SubscriptionAccepted,
@@ -323,6 +324,10 @@ class SimSubscriber(Application):
             episode = self._episode(effect.subscription)
             span = (effect.stream, effect.first, effect.last)
             self.history.append(told.WithheldTold(now, episode, *span, effect.reason))
+        elif isinstance(effect, OrderGivenUp):
+            episode = self._episode(effect.subscription)
+            which = (effect.stream, effect.tick, effect.publisher, effect.incarnation)
+            self.history.append(told.OrderNotKept(now, episode, *which))
         elif isinstance(effect, SubscriptionAccepted):
             self._subscriptions[effect.subscription].stands = True
         elif isinstance(effect, SubscriptionEnded):

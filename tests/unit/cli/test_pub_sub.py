@@ -513,3 +513,23 @@ def test_what_nobody_reads_any_more_is_not_acknowledged(network: anabranch.Embed
         invoke("pub", network.addresses[0], "n=2")
         assert (process.stderr.read(), process.wait(30)) == (b"", 141)
     assert attributes(read(network.addresses[0], "headed", 1)) == [{"n": 2}]
+
+
+def test_without_an_address_the_environment_names_the_network_file(
+    network: anabranch.Embedded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANABRANCH_NETWORK", raising=False)
+    told = invoke("pub", "n=1")
+    assert told.exit_code == 2
+    assert "ANABRANCH_NETWORK" in told.stderr
+    port = network.addresses[0].rpartition(":")[2]
+    file = tmp_path / "here.toml"
+    file.write_text(f'[network]\nname = "local"\n[tree]\na = []\n[brokers.a]\nclients = {port}\n')
+    monkeypatch.setenv("ANABRANCH_NETWORK", str(file))
+    # Only the address is checked here: the embedded network has another name.
+    assert "local" in invoke("pub", "n=1", "--within", "0.1").stderr
+    named = anabranch.connect_blocking(*network.addresses, name="asks")
+    file.write_text(file.read_text().replace('"local"', f'"{named.network}"'))
+    named.close()
+    assert invoke("pub", "n=1").exit_code == 0
+    assert invoke("status").exit_code == 2

@@ -89,7 +89,7 @@ def test_a_port_that_is_no_broker_is_told_as_such() -> None:
 @pytest.mark.parametrize(
     ("addresses", "hint"),
     [
-        ((), "at least one broker"),
+        ((), "address of a broker"),
         (("localhost",), "has no port"),
         (("10.0.0.1:4100",), "give tls="),
     ],

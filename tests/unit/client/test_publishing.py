@@ -13,6 +13,7 @@ from anabranch import (
     ClosedError,
     Event,
     EventError,
+    PublishNotSentError,
     PublishRefusedError,
     PublishUnknownError,
     connect,
@@ -32,6 +33,12 @@ def published(host: Host) -> list[object]:
     frames = frames_of(host, Publish)
     bodies = [body for frame in frames if isinstance(frame, Publish) for body in frame.bodies]
     return [decode_event(body)["n"] for body in bodies]
+
+
+def events_at(host: Host) -> list[Event]:
+    """Every event that came, in order, repetitions included."""
+    frames = [frame for frame in frames_of(host, Publish) if isinstance(frame, Publish)]
+    return [decode_event(body) for frame in frames for body in frame.bodies]
 
 
 def test_a_published_event_is_confirmed_with_its_id() -> None:
@@ -147,6 +154,74 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
             assert first.incarnation <= second.incarnation < third.incarnation
             assert (client.origin_of(first), client.origin_of(third)) == ("a", "b")
             assert client.origin_of(EventId("somebody", 1, 1)) == ""
+
+    run(story)
+
+
+def test_events_after_a_move_state_what_they_follow() -> None:
+    async def story() -> None:
+        async with (
+            network("a", "b") as (a, b),
+            await connect(a.address, b.address, order="given", options=QUICK) as client,
+        ):
+            await client.publish_many({"n": n} for n in range(3))
+            assert a.broker is not None
+            assert a.broker.origin is not None
+            newest = a.broker.origin.head
+            await a.kill()
+            await until(lambda: client.broker == "b")
+            await client.publish({"n": 3})
+            await client.publish({"n": 4})
+            assert [event.control.after for event in events_at(a)] == [()] * 3
+            (after,) = {event.control.after for event in events_at(b)}
+            ((origin, tick),) = after
+            assert origin == "a"
+            assert newest - 1 <= tick <= newest
+
+    run(story)
+
+
+def test_with_order_of_streams_events_state_nothing() -> None:
+    async def story() -> None:
+        options = replace(QUICK, publish_order="stream")
+        async with (
+            network("a", "b") as (a, b),
+            await connect(a.address, b.address, order="given", options=options) as client,
+        ):
+            await client.publish({"n": 1})
+            await a.kill()
+            await until(lambda: client.broker == "b")
+            await client.publish({"n": 2})
+            assert [event.control.after for event in events_at(b)] == [()]
+
+    run(story)
+
+
+def test_an_origin_that_does_not_answer_in_time_is_given_up() -> None:
+    async def story() -> None:
+        options = replace(QUICK, order_within_s=0.2, unconfirmed_max=2)
+        async with (
+            network("a", "b") as (a, b),
+            await connect(a.address, b.address, order="given", options=options) as client,
+        ):
+            await client.publish({"n": 0})
+            a.stall(True)
+            unknown = await client.publish_soon({"n": 1})
+            await until(lambda: published(a) == [0, 1])
+            await a.kill()
+            queued = await client.publish_soon({"n": 2})
+            waiting = asyncio.create_task(client.publish({"n": 3}))
+            with pytest.raises(PublishUnknownError, match="'a' has not answered"):
+                await unknown
+            for never_sent in (queued, waiting):
+                with pytest.raises(PublishNotSentError, match="may or may not be published"):
+                    await never_sent
+            assert client.unconfirmed == 0
+            event_id = await client.publish({"n": 4})
+            assert client.origin_of(event_id) == "b"
+            assert published(b) == [4]
+            # It follows what is known to be at the first one.
+            assert [event.control.after[0][0] for event in events_at(b)] == ["a"]
 
     run(story)
 

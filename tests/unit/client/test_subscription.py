@@ -1,5 +1,6 @@
 """Priority decides between streams, and never within one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -7,12 +8,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import anabranch
-from anabranch.client.subscription import Received, Subscription, Withheld
-from anabranch.client.subscription_state import Arrivals
-from anabranch.model.event import Control, Event
+from anabranch.client.subscribe_request import SubscribeRequest
+from anabranch.client.subscription import OrderNotKept, Received, Subscription, Withheld
+from anabranch.client.subscription_state import Arrivals, SubscriptionState
+from anabranch.client.tracing import Trace
+from anabranch.model.event import After, Control, Event, EventId, OrderedControl
+from anabranch.model.limits import DEFAULT_LIMITS
 from tests.client_parts import run, until
 
 NOBODY = cast("Subscription", None)
+
+
+class Owner:
+    """A client without a broker."""
+
+    trace: Trace | None = None
+    publish_limits = DEFAULT_LIMITS
+
+    async def publish(self, event: Event) -> EventId:
+        raise AssertionError(event)
+
+    def progress(self, _subscription: SubscriptionState) -> Mapping[str, int]:
+        return {}
+
+    def schedule_ack(self, _subscription: SubscriptionState) -> None:
+        pass
+
+    def acknowledge(self, _subscription: SubscriptionState) -> None:
+        pass
+
+    def end(self, _subscription: SubscriptionState) -> None:
+        pass
 
 
 def event(stream: str, tick: int, priority: int = 4) -> Received:
@@ -23,7 +49,7 @@ def taken(arrivals: Arrivals) -> list[tuple[str, int]]:
     items = []
     while arrivals:
         item = arrivals.take()
-        items.append((item.stream, item.tick if isinstance(item, Received) else item.first))
+        items.append((item.stream, item.first if isinstance(item, Withheld) else item.tick))
     return items
 
 
@@ -39,6 +65,50 @@ def test_a_higher_priority_does_not_overtake_in_its_own_stream() -> None:
     for item in (event("a", 1, 0), event("a", 2, 9), event("b", 1, 4)):
         arrivals.add(item)
     assert taken(arrivals) == [("b", 1), ("a", 1), ("a", 2)]
+
+
+def follower(stream: str, tick: int, priority: int, after: After) -> Received:
+    control = OrderedControl(priority=priority, after=after)
+    return Received(Event(control=control), stream, tick, 0, NOBODY)
+
+
+def test_a_higher_priority_does_not_overtake_what_the_event_follows() -> None:
+    arrivals = Arrivals()
+    for item in (event("a", 1, 5), event("a", 2, 0), event("a", 3, 0), event("c", 1, 1)):
+        arrivals.add(item)
+    arrivals.add(follower("b", 1, 9, (("a", 2), ("nowhere", 7))))
+    arrivals.add(event("b", 2, 9))
+    first = arrivals.next_event
+    assert first is not None
+    assert (first.stream, first.tick) == ("a", 1)
+    expected = [("a", 1), ("a", 2), ("b", 1), ("b", 2), ("c", 1), ("a", 3)]
+    assert taken(arrivals) == expected
+
+
+def test_events_that_claim_to_follow_each_other_are_read_all_the_same() -> None:
+    arrivals = Arrivals()
+    arrivals.add(follower("a", 1, 4, (("b", 9),)))
+    arrivals.add(follower("b", 1, 4, (("a", 9),)))
+    assert sorted(taken(arrivals)) == [("a", 1), ("b", 1)]
+
+
+def test_a_notice_is_told_before_its_event_and_acknowledges_nothing() -> None:
+    async def story() -> None:
+        told: list[OrderNotKept] = []
+        wish = SubscribeRequest(name="s", filter="TRUE", quality="reliable", window=4)
+        state = SubscriptionState(Owner(), wish, None, told.append)
+        subscription = state.subscription
+        notice = OrderNotKept("s", "b", 7, "p", 2, "a", 5)
+        for item in (event("b", 6), notice, event("b", 7)):
+            state.arrived(item)
+        assert (await subscription.get()).tick == 6
+        assert told == []
+        assert (await subscription.get()).tick == 7
+        assert (told, subscription.order_not_kept) == ([notice], 1)
+        assert state.take_acks({"b": 7}) == {"b": 6}
+        assert "events of 'p' from tick 7 of 'b' on" in str(notice)
+
+    run(story, 10)
 
 
 def test_a_withheld_range_keeps_its_place() -> None:

@@ -14,7 +14,6 @@ from anabranch.model.client_frames import (
     UNKNOWN_TOKEN,
     Commit,
     Committed,
-    Confirmed,
     Define,
     Defined,
     PublishRefused,
@@ -24,7 +23,15 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
-from tests.catalog_parts import RISE, Machine, Tables, copied, serves, used_machine
+from tests.catalog_parts import (
+    RISE,
+    Machine,
+    Tables,
+    confirmations,
+    copied,
+    serves,
+    used_machine,
+)
 
 TABLES = {name.partition("/")[0] for name in CONSEQUENCES}
 _encode = msgspec.msgpack.encode
@@ -318,7 +325,7 @@ def test_a_publisher_with_events_in_the_log_goes_on_exactly_where_it_was() -> No
     for _ in range(2):
         session = machine.connect("feed")
         machine.publish(session, "feed", 1, 6, 7)
-        assert machine.heard(session, Confirmed)[-1] == Confirmed("feed", 1, 7)
+        assert confirmations(machine, session)[-1] == ("feed", 1, 7)
         assert not machine.heard(session, PublishRefused)
         before = len(machine.records)
         machine.publish(session, "feed", 1, 1, 7)
@@ -339,7 +346,7 @@ def test_a_publisher_that_only_the_catalog_knew_may_not_go_on_with_an_old_incarn
     begun = refused[-1].begun
     session = machine.connect("early")
     machine.publish(session, "early", begun + 1, 1)
-    assert machine.heard(session, Confirmed) == [Confirmed("early", begun + 1, 1)]
+    assert confirmations(machine, session) == [("early", begun + 1, 1)]
 
 
 @pytest.mark.parametrize("key", ["beginning", "checkpoint"])
@@ -352,7 +359,7 @@ def test_the_log_speaks_for_a_beginning_and_for_a_checkpoint(key: str) -> None:
         assert each.broker.origin.newest >= good.broker.origin.newest
         session = each.connect("feed")
         each.publish(session, "feed", 1, 7)
-        assert each.heard(session, Confirmed) == [Confirmed("feed", 1, 7)]
+        assert confirmations(each, session) == [("feed", 1, 7)]
 
 
 def test_a_mark_is_found_in_the_log_again() -> None:

@@ -19,11 +19,13 @@ versions. `CatchUp` replays to the other subscriptions. Rules of live delivery:
 4. *Slow consumers.* When a window or session is full, a durable subscription falls back to
    catch-up; any other is closed with a reason. Best-effort subscriptions receive events across
    gaps.
-5. *Portions.* Runs that are too much work for one step (`is_heavy`) stay in the reorder buffer and
+5. *Order.* A position that must not deliver an event yet, because the event follows others in
+   another stream, falls back to catch-up before it (`publisher_order`).
+6. *Portions.* Runs that are too much work for one step (`is_heavy`) stay in the reorder buffer and
    are delivered in portions (`deliver_held`): a bounded number of runs, or one run to a bounded
    number of subscriptions, after a bounded number of checks. Other stimuli are handled between two
    portions, never within one run.
-6. *Progress.* `through` advances with silence too. Report it to clients occasionally so that they
+7. *Progress.* `through` advances with silence too. Report it to clients occasionally so that they
    can acknowledge it. The cost per tick or per second is bounded regardless of the number of
    subscriptions.
 
@@ -43,6 +45,7 @@ from collections.abc import Generator, Hashable, Iterator, Sequence
 from itertools import pairwise
 
 from anabranch.core.edge.cursors import Cursors
+from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, withheld_runs
 from anabranch.core.edge.state import EdgeState, StartStored
 from anabranch.core.edge.subscriptions import (
@@ -137,8 +140,15 @@ PROGRESS_POSITIONS_MAX = 256
 class LiveDelivery:
     """Delivers released runs to live subscriptions. See the rules at the top of this module."""
 
-    def __init__(self, state: EdgeState, cursors: Cursors, unsubscription: Unsubscription) -> None:
+    def __init__(
+        self,
+        state: EdgeState,
+        cursors: Cursors,
+        unsubscription: Unsubscription,
+        order: PublisherOrder,
+    ) -> None:
         self._state = state
+        self._order = order
         self._cursors = cursors
         self._unsubscription = unsubscription
         #: Bounds of one portion: subscriptions started, runs looked up, subscriptions that receive
@@ -307,9 +317,15 @@ class LiveDelivery:
             matched = self._match(now, stream, run)
         assert datum is not None
         live, tick = stream.live, datum.tick
+        # An event that the index has matched without decoding it follows nothing.
+        envelope = run.envelope
+        follower = envelope if envelope is not None and envelope.header.control.after else None
         for key in matched:
             position = live.get(key)
             if position is None or tick <= position.processed:
+                continue
+            if follower is not None and not self.may_deliver(now, position, tick, follower):
+                stream.fall_back(position, tick - 1)
                 continue
             if not position.batch:
                 batched.append(position)
@@ -334,6 +350,17 @@ class LiveDelivery:
             for key, position in positions
             if position is not None and is_addressed(envelope, position.subscription.client)
         ]
+
+    def may_deliver(
+        self, now: float, position: StreamPosition, tick: int, envelope: Envelope
+    ) -> bool:
+        """Whether an event that states what it follows may be delivered now; if it may only because
+        the position cannot wait any longer, the client is told."""
+        verdict = self._order.verdict(now, position, tick, envelope)
+        if verdict == "tell":
+            self.flush(position, tick - 1)
+            self._order.tell(position, tick, envelope)
+        return verdict != "wait"
 
     def push(self, position: StreamPosition, datum: Datum) -> bool:
         """Add an event to the next frame; False if the window or the session is full."""
@@ -539,11 +566,14 @@ class CatchUp:
        already received are skipped.
     3. The origin has matched the filter. The edge checks time limits, hop limits and destinations,
        as for live events.
-    4. Ticks that the log no longer has are reported to the client as withheld and skipped.
+    4. A position that must not deliver an event yet, because the event follows others in another
+       stream, stops before it and requests nothing until it may (`publisher_order`).
+    5. Ticks that the log no longer has are reported to the client as withheld and skipped.
     """
 
-    def __init__(self, state: EdgeState, delivery: LiveDelivery) -> None:
+    def __init__(self, state: EdgeState, delivery: LiveDelivery, order: PublisherOrder) -> None:
         self._state = state
+        self._order = order
         self._delivery = delivery
 
     # -- decide ---------------------------------------------------------------------------------
@@ -556,7 +586,9 @@ class CatchUp:
     def advance_stream(self, now: float, stream: EdgeStream) -> None:
         """Continue catch-up after the reorder buffer advanced."""
         for position in list(stream.catching_up.values()):
-            if not position.replay_request and position.subscription.credit > 0:
+            if position.replay_request or position.waits():
+                continue
+            if position.subscription.credit > 0:
                 self.advance(now, position)
 
     def advance_subscription(self, now: float, subscription: EdgeSubscription) -> None:
@@ -568,16 +600,19 @@ class CatchUp:
     def advance(self, now: float, position: StreamPosition) -> None:
         """Advance a position as far as possible, and request a replay if that is not enough."""
         buffer, subscription = position.stream.buffer, position.subscription
-        if subscription.credit < 1 or position.mode != "catching_up":
+        if subscription.credit < 1 or position.mode != "catching_up" or position.waits():
             return
         if buffer.is_placed and subscription.version is not None:
             if position.processed < buffer.position:
                 recent = buffer.recent.after(position.processed)
                 if recent is not None and _are_cheap(recent, subscription.filter):
                     self._deliver(now, position, recent, buffer.position, is_matched=False)
+                    if position.waits():
+                        return
             if position.processed >= buffer.position and buffer.version >= subscription.version:
                 self._close_replay(position)
                 position.stream.go_live(position)
+                self._order.caught_up(now, position)
                 return
         if not position.replay_request and (
             not buffer.is_placed or position.processed < buffer.position
@@ -624,6 +659,7 @@ class CatchUp:
         if last > position.processed:
             self._delivery.send_withheld(position, position.processed + 1, last, "retention")
             position.advance(last)
+            self._order.caught_up(now, position)
         self.advance(now, position)
 
     def _close_replay(self, position: StreamPosition) -> None:
@@ -669,13 +705,15 @@ class CatchUp:
             self._delivery.flush(position)
         elif position.processed - position.announced >= PROGRESS_TICKS:
             self._delivery.send_progress(position)
+        self._order.caught_up(now, position)
 
     def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
         version = position.subscription.version
         return version is None or version > run.version
 
     def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
-        """Deliver one run that is not silent; False if the window is full."""
+        """Deliver one run that is not silent; False if the window is full or the event must
+        wait."""
         envelope = None if run.datum is None else run.read(self._state.limits)
         if envelope is not None:
             assert run.datum is not None
@@ -684,6 +722,9 @@ class CatchUp:
             if not is_addressed(envelope, position.subscription.client):
                 return True
             if is_matched or is_match(run, envelope, position.subscription.filter):
+                follows, tick = bool(envelope.header.control.after), run.first
+                if follows and not self._delivery.may_deliver(now, position, tick, envelope):
+                    return False
                 return self._delivery.push(position, run.datum)
         if run.reason:
             self._delivery.flush(position)

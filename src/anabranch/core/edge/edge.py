@@ -10,6 +10,7 @@ to the module that handles it:
     subscribe       validates requests, attaches subscriptions, asks origins to retain events
     unsubscribe     ends subscriptions, ownership of durable ones, client sessions
     delivery        live delivery and catch-up; limits and destinations of events
+    publisher_order events of one publisher that are in several streams
     cursors         what is on disk; `Done` messages to origins
     subscriptions   the records
     state           the tables, and requests that are repeated until answered
@@ -34,6 +35,7 @@ from itertools import chain
 from anabranch.core.contract import DEPARTURE_REASON, Recovered
 from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import CatchUp, LiveDelivery, Matched
+from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, runs_of
 from anabranch.core.edge.state import (
     AttachStored,
@@ -126,8 +128,9 @@ class Edge:
         self.wants = state.wants
         self._cursors = Cursors(state)
         self._unsubscription = Unsubscription(state, self._cursors)
-        self._delivery = LiveDelivery(state, self._cursors, self._unsubscription)
-        self._catch_up = CatchUp(state, self._delivery)
+        self._order = PublisherOrder(state)
+        self._delivery = LiveDelivery(state, self._cursors, self._unsubscription, self._order)
+        self._catch_up = CatchUp(state, self._delivery, self._order)
         self._ownership = Ownership(state, self._cursors, self._unsubscription)
         self._hold_requests = HoldRequests(
             state, self._cursors, self._unsubscription, self._catch_up, self._ownership
@@ -370,6 +373,7 @@ class Edge:
             state.begin()
             stream.note_watermark(0, 0)
             self._schedule_gap_check(now, stream)
+            self._order.passed(now, stream)
             if stream.buffer.has_ready:
                 state.queue_stream(stream)
             state.schedule_done(now)
@@ -404,11 +408,12 @@ class Edge:
         if ready or stream.waiting:
             self._delivery.advance(now, stream, ready, matched)
         self._schedule_gap_check(now, stream)
+        self._order.passed(now, stream)
         if len(stream.catching_up) > self._caught_up_max:
             wanting = (
                 p
                 for p in stream.catching_up.values()
-                if not p.replay_request and p.subscription.credit > 0
+                if not p.replay_request and p.subscription.credit > 0 and not p.waits()
             )
             self._catch_up_later(now, wanting)
         elif stream.catching_up:
@@ -559,6 +564,8 @@ class Edge:
         state.emit(state.requests.repeat(now))
         if state.gap_check_at <= now:
             self._check_gaps(now)
+        if self._order.next_at <= now:
+            self._order.time_passed(now)
         if state.take_done(now):
             for stream in state.streams.values():
                 self._delivery.send_progress_in_portions(now, stream)
@@ -569,7 +576,8 @@ class Edge:
         state = self._state
         if state.has_backlog:
             return state.backlog_at
-        at = min(state.done_at, state.gap_check_at, state.requests.next_repeat_at)
+        order_at = self._order.next_at
+        at = min(state.done_at, state.gap_check_at, order_at, state.requests.next_repeat_at)
         return None if at == float("inf") else at
 
 

@@ -376,6 +376,9 @@ class EdgeState:
         #: Streams on which more subscriptions can start.
         self.starting_streams: dict[str, EdgeStream] = {}
         self.backlog_at = 0.0
+        #: Waits for the order of publishers so far, and those that were in vain.
+        self.order_waits = 0
+        self.order_not_kept = 0
         self._effects: list[PartRequest] = []
         #: Session number → the last frame to it, if it may still grow.
         self._open_frames: dict[int, _OpenFrame] = {}
@@ -647,6 +650,12 @@ class EdgeState:
         if position is not None:
             del self.catch_up_queue[position]
         return position
+
+    def count_order_wait(self) -> None:
+        self.order_waits += 1
+
+    def count_order_not_kept(self) -> None:
+        self.order_not_kept += 1
 
     def do_backlog_at(self, now: float) -> None:
         self.backlog_at = now

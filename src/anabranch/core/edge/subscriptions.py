@@ -31,7 +31,7 @@ State: durable subscriptions and their cursors are in the catalog; everything el
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from anabranch.core.edge.reorder_buffer import ReorderBuffer
 from anabranch.model.client_frames import Matches, Quality
@@ -39,6 +39,9 @@ from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
 from anabranch.model.normal.memory_cost import FilterCost
 from anabranch.model.version import NOTHING, Version
+
+if TYPE_CHECKING:
+    from anabranch.core.edge.publisher_order import PositionOrder
 
 #: The tick up to which a position needs nothing; None if the position is no longer in use.
 TickOf = Callable[["StreamPosition"], int | None]
@@ -378,6 +381,7 @@ class StreamPosition:
         "is_removed",
         "mode",
         "moves_row",
+        "order",
         "processed",
         "replay_request",
         "required_version",
@@ -417,6 +421,8 @@ class StreamPosition:
         self.replay_request = 0
         #: Number of the pending hold request; 0 if none.
         self.hold_request = 0
+        #: Its waits for other streams (`publisher_order`); None if it never had to wait.
+        self.order: PositionOrder | None = None
         if subscription.is_lossless:
             stream.lowest_needed.add(self, start - 1)
 
@@ -430,6 +436,20 @@ class StreamPosition:
         if self.mode == "live":
             return max(self.processed, self.stream.buffer.position)
         return self.processed
+
+    # -- order of publishers --------------------------------------------------------------------
+
+    def waits(self) -> bool:
+        """Whether it waits before an event for other streams."""
+        return self.order is not None and self.order.wait is not None
+
+    def begin_order(self, order: "PositionOrder") -> None:
+        assert self.order is None
+        self.order = order
+
+    def forget_order(self) -> None:
+        """Forget its waits: it is no longer served, or for another session."""
+        self.order = None
 
     # -- modes; the stream changes between live and catching up ---------------------------------
 
@@ -501,6 +521,7 @@ class StreamPosition:
     def restart(self) -> None:
         """Go on after the acknowledged tick: another session, or none, receives what follows."""
         self.processed = self.announced = self.acked
+        self.forget_order()
         self.in_flight = []
         self.batch = []
         self.batch_bytes = 0

@@ -50,6 +50,7 @@ class Unsubscription:
             position.stream.suspend(position)
             state.requests.close(position.end_replay())
             state.requests.close(position.end_hold())
+            position.forget_order()
         for stream in state.streams.values():
             stream.stop_waiting(subscription)
         self.close_claims(subscription)

@@ -86,8 +86,8 @@ class CommitGroup:
         self.is_dirty = False
         #: The newest tick of the group; 0 if there is none.
         self.tick = 0
-        #: Publisher and incarnation → the highest sequence of the group.
-        self.confirmed: dict[Key, int] = {}
+        #: Publisher and incarnation → the highest sequence of the group, and its tick.
+        self.confirmed: dict[Key, tuple[int, int]] = {}
         #: Records up to this tick may be deleted after the sync; 0 if none.
         self.delete_through = 0
         #: (broker, request) → the reply to send after the sync.
@@ -130,10 +130,11 @@ class GroupCommit:
         self._next.tick = tick
         self._next.is_dirty = True
 
-    def add_confirmation(self, key: Key, sequence: int) -> None:
-        """Confirm the events of a publisher's incarnation up to this sequence."""
+    def add_confirmation(self, key: Key, sequence: int, tick: int) -> None:
+        """Confirm the events of a publisher's incarnation up to this sequence, which has this
+        tick."""
         confirmed = self._next.confirmed
-        confirmed[key] = max(confirmed.get(key, 0), sequence)
+        confirmed[key] = max(confirmed.get(key, (0, 0)), (sequence, tick))
 
     def will_confirm(self, key: Key) -> bool:
         """Whether a later sync confirms more events of this incarnation."""

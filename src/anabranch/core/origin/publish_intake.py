@@ -8,7 +8,8 @@ incarnation in the frame.
 Rules
 
 1. Confirmations. A confirmation goes, after the sync, to every session that sent one of the events
-   it covers. It is cumulative over the sequences of one publisher and incarnation.
+   it covers. It is cumulative over the sequences of one publisher and incarnation. It carries the
+   tick of the last event, or the newest synced tick for a duplicate, whose tick is not on record.
 2. Full log. The log is full when it has `log_ticks_max` ticks or `log_bytes_max` bytes that are not
    released, or when the disk has no space. A full log refuses events. With lossy retention it
    deletes its oldest eighth instead; a full disk still refuses until deletion has freed space.
@@ -190,7 +191,8 @@ class PublishIntake:
         for key in known:
             safe = publishers.synced(key)
             if safe:
-                requests.append(SendClient(session, Confirmed(*key, safe)))
+                tick = self._ledger.tail.synced
+                requests.append(SendClient(session, Confirmed(*key, safe, tick)))
         requests += [SendClient(session, frame) for frame in refused.values()]
         return requests
 
@@ -279,8 +281,9 @@ class PublishIntake:
         requests.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
         ledger.publishers.record_append(event_id)
         key = (event_id.publisher, event_id.incarnation)
-        ledger.commit.add_confirmation(key, event_id.sequence)
-        return ledger.tail.last
+        tick = ledger.tail.last
+        ledger.commit.add_confirmation(key, event_id.sequence, tick)
+        return tick
 
     def session_closed(self, now: float, session: int) -> None:
         self._pending.session_closed(session)
@@ -288,9 +291,9 @@ class PublishIntake:
 
     def synced(self, group: CommitGroup) -> list[PartRequest]:
         requests: list[PartRequest] = []
-        for key, sequence in group.confirmed.items():
+        for key, (sequence, tick) in group.confirmed.items():
             self._ledger.publishers.record_sync(key, sequence)
-            confirmed = Confirmed(*key, sequence)
+            confirmed = Confirmed(*key, sequence, tick)
             requests += [SendClient(session, confirmed) for session in self._pending.sessions(key)]
             if not self._ledger.commit.will_confirm(key):
                 self._pending.remove(key)

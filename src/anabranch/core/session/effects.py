@@ -9,6 +9,8 @@ Effects of a subscription come in this order, per stream:
     SubscriptionStarted
     EventDelivered and TicksWithheld, ticks ascending
     SubscriptionEnded or SubscriptionCut
+
+`OrderGivenUp` comes before the event that it is about.
 """
 
 from collections.abc import Mapping
@@ -79,6 +81,8 @@ class EventsConfirmed(SessionEffect, frozen=True):
 
     incarnation: int
     sequence: int
+    #: As in the frame `Confirmed`.
+    tick: int = 0
 
 
 class EventsRefused(SessionEffect, frozen=True):
@@ -131,6 +135,19 @@ class TicksWithheld(SessionEffect, frozen=True):
     first: int
     last: int
     reason: str
+
+
+class OrderGivenUp(SessionEffect, frozen=True):
+    """The event at this tick may come before earlier events of its publisher."""
+
+    subscription: str
+    stream: str
+    tick: int
+    #: As in the frame `OrderNotKept`.
+    publisher: str
+    incarnation: int
+    origin: str
+    after: int
 
 
 class SubscriptionEnded(SessionEffect, frozen=True):

@@ -21,6 +21,9 @@ Rules for events
    application, and closes the incarnation. Their sequences are not used again: a copy of the
    refused event that is still in flight must not be taken for another event.
 5. The queue is bounded in events and bytes; `publish` raises an error beyond that.
+6. `give_up` discards the unconfirmed events, whose outcome remains unknown, and closes the
+   incarnation. Their late confirmations are ignored. When to do that is the subject of
+   `publisher_order`.
 
 State: lost with the process. The application saves the number of the last incarnation, and keeps
 events that it must not lose until they are confirmed.
@@ -57,7 +60,7 @@ from anabranch.model.client_frames import (
 )
 from anabranch.model.encoding import encode_draft, encode_event
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import After, Event, EventId
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _BACKOFF_MAX = 8
@@ -137,8 +140,16 @@ class SessionPublisher:
         self._last = self._confirmed = self._sent = self._sent_ever = 0
         self._resend_at = self._pause_until = None
 
+    def give_up(self) -> None:
+        """Discard the unconfirmed events and close the incarnation (rule 6)."""
+        self._unconfirmed.clear()
+        self._unconfirmed_bytes = 0
+        self._confirmed = self._sent = self._last
+        self._resend_at = self._pause_until = None
+        self._closed = True
+
     def publish(
-        self, now: float, events: Sequence[Event], time_ns: int
+        self, now: float, events: Sequence[Event], time_ns: int, after: After = ()
     ) -> tuple[list[EventId], SessionEffects]:
         """Queue these events and send them; all of them, or none in case of an error."""
         if self._incarnation == 0 or self._closed:
@@ -148,7 +159,7 @@ class SessionPublisher:
             for place in range(1, len(events) + 1)
         ]
         bodies = [
-            encode_event(event.stamped(event_id, time_ns, limits=self._limits))
+            encode_event(event.stamped(event_id, time_ns, limits=self._limits, after=after))
             for event, event_id in zip(events, ids, strict=True)
         ]
         size = sum(map(len, bodies))
@@ -197,7 +208,8 @@ class SessionPublisher:
         self._sent = max(self._sent, self._confirmed)
         self._resend_factor = self._refused_factor = 1
         self._resend_at = None
-        return [EventsConfirmed(self._incarnation, self._confirmed), *self._send(now)]
+        confirmed = EventsConfirmed(self._incarnation, self._confirmed, frame.tick)
+        return [confirmed, *self._send(now)]
 
     def refused(self, now: float, frame: PublishRefused) -> SessionEffects:
         if (frame.publisher, frame.incarnation) != (self._publisher, self._incarnation):

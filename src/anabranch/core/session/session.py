@@ -19,7 +19,8 @@ To move to another broker, move the subscriptions at once:
 
 Move the publisher when nothing binds it to the old broker: while `old.may_move_publisher()` is
 false, the client stays connected to the old broker too, or keeps reconnecting; after that, call
-`new.open_incarnation(8)`.
+`new.open_incarnation(8)`. `publisher_order` has the rule for how long, and what the events at the
+new broker state.
 
 The session reads no clock; `now` is in seconds and never goes back. A frame that violates the
 protocol raises `RemoteError`; the driver then closes the connection.
@@ -57,6 +58,7 @@ from anabranch.model.client_frames import (
     Fetch,
     Fetched,
     Keep,
+    OrderNotKept,
     PublishRefused,
     Quality,
     Refused,
@@ -67,7 +69,7 @@ from anabranch.model.client_frames import (
     Withheld,
 )
 from anabranch.model.errors import LocalError, RemoteError
-from anabranch.model.event import Event, EventId
+from anabranch.model.event import After, Event, EventId
 from anabranch.model.filter import Filter
 from anabranch.model.frames import PROTOCOL_VERSION
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -266,10 +268,12 @@ class ClientSession:
         self.staging.use_limits(limits)
 
     def publish(
-        self, now: float, *events: Event, time_ns: int = 0
+        self, now: float, *events: Event, time_ns: int = 0, after: After = ()
     ) -> tuple[list[EventId], SessionEffects]:
-        """Publish events in this order. `EventsConfirmed` follows, for one or several at a time."""
-        return self._publisher.publish(now, events, time_ns)
+        """Publish events in this order. `EventsConfirmed` follows, for one or several at a time.
+
+        The events state that they follow the ticks in `after`; see `publisher_order`."""
+        return self._publisher.publish(now, events, time_ns, after)
 
     def advertise(self, filters: Sequence[str]) -> SessionEffects:
         """Publish only events that match one of these filters from now on; with none, any event."""
@@ -286,6 +290,14 @@ class ClientSession:
     def may_move_publisher(self) -> bool:
         """Whether the publisher may continue at another broker, with a new incarnation."""
         return self._publisher.may_move() and self.staging.is_idle and self.patterns.is_idle
+
+    def has_unresolved_events(self) -> bool:
+        """Whether the outcome of an event is open."""
+        return not self._publisher.may_move()
+
+    def give_up_events(self) -> None:
+        """Discard the unconfirmed events, which may or may not be published."""
+        self._publisher.give_up()
 
     def open_incarnation(self, incarnation: int) -> None:
         """Publish with this incarnation from now on; it is higher than any used before."""
@@ -418,7 +430,7 @@ class ClientSession:
         match frame:
             case Deliver():
                 return self._subscriptions.deliver(now, frame)
-            case StartsAt() | Withheld():
+            case StartsAt() | Withheld() | OrderNotKept():
                 return self._subscriptions.ticks(now, frame)
             case Confirmed():
                 effects = self._publisher.confirmed(now, frame)

@@ -38,6 +38,7 @@ from typing import Literal
 
 from anabranch.core.session.effects import (
     EventDelivered,
+    OrderGivenUp,
     ResumePoint,
     SendFrame,
     SessionEffects,
@@ -54,6 +55,7 @@ from anabranch.model.client_frames import (
     Cut,
     Deliver,
     Matches,
+    OrderNotKept,
     Quality,
     Refused,
     StartsAt,
@@ -307,6 +309,14 @@ class SessionSubscription:
             self._advance(positions, hole.last)
         return positions.has_unsent_ack
 
+    def order_not_kept(self, frame: OrderNotKept) -> SessionEffects:
+        """Pass on a notice about an event that the application has not received."""
+        positions = self._positions_of(frame.stream)
+        if frame.tick <= positions.received or positions.closed != _NONE:
+            return []
+        which = (frame.publisher, frame.incarnation, frame.origin, frame.after)
+        return [OrderGivenUp(self.name, frame.stream, frame.tick, *which)]
+
     def _advance(self, positions: _StreamPositions, tick: int) -> bool:
         positions.arrived = max(positions.arrived, tick)
         if tick > positions.received and positions.closed == _NONE:
@@ -531,13 +541,15 @@ class SessionSubscriptions:
                 due_now.append(subscription)
         return effects + self._acknowledge(due_now) if due_now else effects
 
-    def ticks(self, now: float, frame: StartsAt | Withheld) -> SessionEffects:
-        """Process the start of a stream, or withheld ticks."""
+    def ticks(self, now: float, frame: StartsAt | Withheld | OrderNotKept) -> SessionEffects:
+        """Process the start of a stream, withheld ticks, or a notice about an event."""
         subscription = self._subscriptions.get(frame.subscription)
         if subscription is None or subscription.phase == "detached":
             return []
         if isinstance(frame, StartsAt):
             return subscription.starts_at(frame)
+        if isinstance(frame, OrderNotKept):
+            return subscription.order_not_kept(frame)
         effects: SessionEffects = []
         if subscription.withhold(frame, effects) and self._must_ack_now(now, subscription):
             effects += self._acknowledge([subscription])

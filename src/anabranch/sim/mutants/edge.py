@@ -186,6 +186,16 @@ MUTANTS: dict[str, Mutant] = {
         seed=5,
         anomaly="unmatched",
     ),
+    "after-ignored": Mutant(
+        "an edge delivers an event before those of another stream that it follows",
+        Edit(
+            "anabranch.core.edge.publisher_order:PublisherOrder.verdict",
+            "if unmet is None or not _is_concerned(position):",
+            "if True:",
+        ),
+        seed=37,
+        anomaly="publisher-reordered",
+    ),
     # Shows only to a client that forgot everything while its edge was down.
     "done-unsynced": Mutant(
         "origins are told of cursors that are not on disk",

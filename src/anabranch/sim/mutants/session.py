@@ -23,14 +23,14 @@ MUTANTS: dict[str, Mutant] = {
             "return True",
         ),
         Edit(
-            f"{_PUBLISHER}._restart",
+            f"{_PUBLISHER}._move",
             "self.leave()",
             "from anabranch.model.encoding import decode_envelope\n"
             "moved = [decode_envelope(body).event() for body in self.session.unconfirmed()]\n"
             "self.leave()",
         ),
         Edit(
-            f"{_PUBLISHER}._restart",
+            f"{_PUBLISHER}._move",
             "self.connect_in(0.05)",
             "for event in moved:\n"
             "    again = Event(event.attributes)\n"
@@ -39,5 +39,15 @@ MUTANTS: dict[str, Mutant] = {
         ),
         seed=6,
         anomaly="phantom",
+    ),
+    "publisher-never-waits": Mutant(
+        "a publisher goes on elsewhere without waiting for its unconfirmed events",
+        Edit(
+            "anabranch.core.session.publisher_order:PublisherOrder.decide",
+            "if is_resolved:",
+            "if True:",
+        ),
+        seed=37,
+        anomaly="publisher-reordered",
     ),
 }
