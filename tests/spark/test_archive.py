@@ -92,7 +92,7 @@ def test_an_archive_is_to_the_last_bit_what_a_durable_subscriber_got(
     assert first.rows == count
     assert ticks[-1] == (first.ticks, first.ticks)
     # A stream with a hundred times the others' volume, and one that stays as it is.
-    with network.connect_blocking(name="busy") as client:
+    with anabranch.connect_blocking(network.addresses[0], name="busy") as client:
         client.publish_many({"n": n, "price": n / 4, "late": n} for n in range(3_000))
     second = archived(network, tmp_path)
     assert (second.rows, second.commits) == (3_000, 1)
@@ -174,7 +174,7 @@ def test_a_cursor_keeps_the_log_from_forgetting_what_is_not_archived(tmp_path: P
     forgetful = PAIR.replace("keep_s = 86_400.0", "done_every_s = 0.05")
     with (
         network_of(tmp_path, forgetful) as network,
-        network.connect_blocking(name="feed") as client,
+        anabranch.connect_blocking(network.addresses[0], name="feed") as client,
     ):
         archived(network, directory, durableSubscription="archive")
         client.publish_many({"n": n} for n in range(2_000))
