@@ -31,7 +31,7 @@ API_GROUPS = {
     "Connect": ("connect", "connect_blocking", "embedded", "Embedded", "ClientOptions"),
     "Asynchronous client": ("Client", "Subscription", "PatternSubscription", "Batch", "Fetcher"),
     "Blocking client": ("BlockingClient", "BlockingSubscription", "BlockingPatternSubscription"),
-    "Received values": ("Received", "Withheld", "Matched", "PartEvent"),
+    "Received values": ("Received", "Withheld", "OrderNotKept", "Matched", "PartEvent"),
     "Events, filters and patterns": ("Event", "Filter", "attr", "Pattern", "Limits"),
     "Matching in a program": ("MatchIndex", "Matches"),
 }
