@@ -60,7 +60,8 @@ prepare_environment() {
 }
 
 java_found() {
-    .venv/bin/python -c 'from anabranch.spark.session import find_java; print(find_java())' 2>/dev/null
+    .venv/bin/python -c 'from anabranch.spark.session import find_java; print(find_java())' \
+        2>/dev/null
 }
 
 prepare_java() {
