@@ -139,7 +139,7 @@ MUTANTS: dict[str, Mutant] = {
             "requests += _replies(sink, batch)",
             "sink.row = replace(sink.row, batch=number)\nrequests += _replies(sink, batch)",
         ),
-        seed=31,
+        seed=15,
         anomaly="double-batch",
     ),
     "commit-told-early": Mutant(
