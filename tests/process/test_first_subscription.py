@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 ONE = '[network]\nname = "one"\n[tree]\na = []\n'
 #: Kernels that are not compiled yet, which takes some seconds where nothing else runs.
-MISSING = ("look.look-", "covered.covered-")
+MISSING = ("read_conjunction.look-", "covered.covered-")
 COMPILED_WITHIN_S = 1_200.0
 LOADED = "the matching kernels are loaded"
 

@@ -25,11 +25,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def sql(spark: SparkSession, tmp_path: Path) -> Iterator[SparkSession]:
-    """A session whose tables are dropped after the test."""
+    """A session without tables and views, before the test and after it: a view of another test
+    would hide a table of the same name."""
+    _drop_all(spark)
     yield spark
+    _drop_all(spark)
+
+
+def _drop_all(spark: SparkSession) -> None:
+    for view in spark.catalog.listTables():
+        if view.isTemporary:
+            spark.catalog.dropTempView(view.name)
     for table in spark.catalog.listTables():
-        drop = "VIEW" if table.isTemporary else "TABLE"
-        spark.sql(f"DROP {drop} {table.name}")
+        spark.sql(f"DROP TABLE {table.name}")
 
 
 def rows(session: SparkSession, query: str) -> list[tuple[object, ...]]:

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
-from anabranch.client.client import Client, connect
+from anabranch.client.client import AddressOrder, Client, connect
 from anabranch.client.options import ClientOptions, parse_address
 from anabranch.config.tls import client_context
 
@@ -69,6 +69,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     state: Path | None = None
     trace: Path | None = None
     within_s: float = 10.0
+    order: AddressOrder = "random"
 
     def place(self) -> "NetworkLocation":
         """Where the network is, and how connections to it are protected."""
@@ -92,6 +93,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             state=self.state,
             trace=self.trace,
             options=ClientOptions(connect_within_s=self.within_s),
+            order=self.order,
         )
 
 

@@ -86,8 +86,10 @@ class Embedded:
         trace: str | Path | None = None,
         options: ClientOptions = DEFAULT_OPTIONS,
     ) -> Connecting:
-        """Connect to this network; see `anabranch.connect`."""
-        return connect(*self.addresses, name=name, state=state, trace=trace, options=options)
+        """Connect to the first edge of this network that answers; see `anabranch.connect`."""
+        return connect(
+            *self.addresses, name=name, state=state, trace=trace, options=options, order="given"
+        )
 
     def connect_blocking(
         self,
@@ -97,9 +99,9 @@ class Embedded:
         trace: str | Path | None = None,
         options: ClientOptions = DEFAULT_OPTIONS,
     ) -> BlockingClient:
-        """Connect to this network from code without an event loop."""
+        """Connect to the first edge that answers, from code without an event loop."""
         return connect_blocking(
-            *self.addresses, name=name, state=state, trace=trace, options=options
+            *self.addresses, name=name, state=state, trace=trace, options=options, order="given"
         )
 
     # -- start and stop -------------------------------------------------------------------------

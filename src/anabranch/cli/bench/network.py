@@ -376,16 +376,19 @@ async def _while_confirmed(
 ) -> None:
     """Wait for some work of publishers; fail if no event is confirmed for `STALL_S`."""
     begin_ns = time.monotonic_ns()
-    while not work.done():
-        await asyncio.wait((work,), timeout=_LOOK_S)
-        show()
-        last_ns = max(begin_ns, *(each.last_ns for each in publishers))
-        if time.monotonic_ns() - last_ns > STALL_S * 1e9 and not work.done():
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            refusals = [each.client.refusal for each in publishers if each.client.refusal]
-            why = refusals[0] if refusals else "no broker answers"
-            raise CommandError(f"no event was confirmed for {STALL_S:g} s: {why}")
+    try:
+        while not work.done():
+            await asyncio.wait((work,), timeout=_LOOK_S)
+            show()
+            last_ns = max(begin_ns, *(each.last_ns for each in publishers))
+            if time.monotonic_ns() - last_ns > STALL_S * 1e9 and not work.done():
+                refusals = [each.client.refusal for each in publishers if each.client.refusal]
+                why = refusals[0] if refusals else "no broker answers"
+                raise CommandError(f"no event was confirmed for {STALL_S:g} s: {why}")
+    except BaseException:
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        raise
     await work
 
 

@@ -65,6 +65,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             plaintext=self.plaintext,
             name=name,
             within_s=self.within_s,
+            order="given",
         )
         return await way.connect()
 
