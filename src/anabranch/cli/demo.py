@@ -207,7 +207,7 @@ def moment_of(drill: Trial, seconds: float, phase: str, before: Moment | None) -
             quality="durable" if each.is_durable else "reliable",
             home=each.client.broker if each.client.is_connected else "…",
             received=each.received,
-            outstanding=max(0, each.expected - each.received),
+            outstanding=each.outstanding,
             lag_ms=1_000 * each.lag_s,
             silent_s=each.silent_s,
         )

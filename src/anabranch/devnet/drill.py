@@ -23,6 +23,7 @@ State: counters, which may be lost; and the traces.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,9 @@ RUN_TRACE = "run.jsonl"
 _LOOK_S = 0.05
 _BATCH_EVENTS_MAX = 64
 
+#: The attributes of an event, as a key.
+_Attributes = frozenset[tuple[str, Value]]
+
 
 class TrialSubscriber:
     """An application that subscribes and reads events."""
@@ -57,9 +61,12 @@ class TrialSubscriber:
         self.client = client
         #: Processing time per event.
         self.pause_s = pause_s
-        #: Matching events published, and events received.
+        #: Matching events published since the subscription is counted, and all events received:
+        #: the first of them may have been published before.
         self.expected = 0
         self.received = 0
+        #: Attributes of expected events that were not received → how often.
+        self._missing: Counter[_Attributes] = Counter()
         self.cuts = 0
         self.withheld = 0
         self.lag_s = 0.0
@@ -85,23 +92,34 @@ class TrialSubscriber:
 
     def _take(self, received: Received) -> None:
         now = time.monotonic()
-        if self.received < self.expected:
+        if self._missing:
             self.silent_s = max(self.silent_s, now - self._received_at)
         self._received_at = now
         self.received += 1
+        attributes = frozenset(received.event.attributes.items())
+        if attributes in self._missing:
+            self._missing[attributes] -= 1
+            if not self._missing[attributes]:
+                del self._missing[attributes]
         self.lag_s = max(0.0, time.time() - received.time_ns / 1e9)
 
     def expect(self, attributes: dict[str, Value]) -> None:
         """Count a published event if it matches."""
         if self.filter.matches(attributes):
-            if self.received >= self.expected:
+            if not self._missing:
                 self._received_at = time.monotonic()
             self.expected += 1
+            self._missing[frozenset(attributes.items())] += 1
 
     @property
     def has_all(self) -> bool:
         """Whether no event is outstanding, or none can arrive any longer."""
-        return self.received + self.withheld >= self.expected or self.cuts > 0
+        return self.outstanding <= self.withheld or self.cuts > 0
+
+    @property
+    def outstanding(self) -> int:
+        """The number of expected events that were not received."""
+        return self._missing.total()
 
 
 class TrialPublisher:
@@ -252,7 +270,7 @@ class Trial:
             if each.client.unconfirmed
         ]
         late += [
-            f"{each.name} has {each.received} of {each.expected}"
+            f"{each.name} waits for {each.outstanding} of {each.expected} events"
             for each in self.subscribers.values()
             if not each.has_all
         ]

@@ -54,7 +54,8 @@ def test_temporary_state_and_threads_are_gone_at_the_end() -> None:
         state = network.state
         assert state.is_dir()
     assert not state.exists()
-    assert set(threading.enumerate()) == before
+    # Threads of an earlier test may end meanwhile.
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_state_directory_in_use_is_an_error_that_says_so(tmp_path: Path) -> None:
