@@ -222,6 +222,8 @@ def garbage() -> Iterator[tuple[str, str, bytes]]:
         yield "subscriptions", "audit", changed("subscriptions", "audit", place, value)
     large = f"price IN ({', '.join(map(str, range(60_000)))})"
     yield "subscriptions", "audit", changed("subscriptions", "audit", 1, large)
+    searching = " OR ".join(f"t LIKE '%w{n}%'" for n in range(513))
+    yield "subscriptions", "audit", changed("subscriptions", "audit", 1, searching)
     for row in ([0, 0], [5, 1], [1, end], [1, HUGE], [1, 0, True, 0], [1, 0, True, HUGE]):
         yield "cursors", "audit\0a", _encode(row)
     for tick in (-1, end, HUGE):

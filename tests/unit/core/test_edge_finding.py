@@ -110,3 +110,19 @@ def test_start_that_is_not_on_disk_is_not_told_to_a_finder() -> None:
     rig.arrive(3, stream="c")
     rig.say("b", Find(78, "s"))
     assert rig.asked(Found, "b")[0].ticks == {"b": 5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " OR ".join(f"t LIKE '%w{n}%'" for n in range(513)),
+        " AND ".join(f"(a{n} = 1 OR b{n} = 1)" for n in range(30)),
+    ],
+)
+def test_a_filter_beyond_the_limits_of_this_edge_is_an_error_of_its_sender(text: str) -> None:
+    rig = Rig()
+    session = rig.connect()
+    rig.subscribe(session, "s", "", **RESUME)
+    find = rig.asked(Find, "b")[0]
+    with pytest.raises(RemoteError, match="'b' sent an invalid filter"):
+        rig.say("b", Found(find.request, "s", 3, text, {"b": 10}))

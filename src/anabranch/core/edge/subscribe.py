@@ -357,7 +357,8 @@ class Attachments:
                 raise RemoteError(f"{source!r} has a position on the unknown stream {stream!r}")
         try:
             if answer.number:
-                Filter.parse(answer.filter, self._state.limits)
+                # The normal form may exceed the limits of this edge.
+                _ = Filter.parse(answer.filter, self._state.limits).conjunctions
         except FilterError as error:
             raise RemoteError(f"{source!r} sent an invalid filter: {error}") from error
 
