@@ -39,6 +39,9 @@ WORDS = st.sampled_from(
         "é",
         "[a]",
         "TRUE",
+        "timestamp",
+        "TIMESTAMP",
+        "contains",
     ]
 )
 NUMBERS = st.sampled_from(
@@ -66,6 +69,9 @@ NUMBERS = st.sampled_from(
         "9223372036854775807",
         "9223372036854775808",
         "-9223372036854775808",
+        "TIMESTAMP '2026-01-31T12:00:00Z'",
+        "timestamp '2026-01-31 12:00:00.5+01:00'",
+        "TIMESTAMP'noon'",
         "999999999999999999",
         "1000000000000000000",
         "1234567890123456789012",

@@ -86,7 +86,7 @@ Types = Annotated[
     typer.Option(
         "--types",
         metavar="NAME=TYPE,...",
-        help="Types of values: string, integer, float or boolean. Default: inferred.",
+        help="Types of values: string, integer, float, boolean or timestamp. Default: inferred.",
     ),
 ]
 FromLine = Annotated[

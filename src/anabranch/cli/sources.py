@@ -6,7 +6,8 @@ Rules
 2. Attributes from the arguments are added to every event. A line or row overrides them.
 3. A duplicate name in an object or in the header row is an error.
 4. The first row of a CSV file has the names. A cell has its declared type or an inferred one
-   (`values`). An empty cell is an absent attribute. A quoted cell may span lines.
+   (`values`). An empty cell is an absent attribute. A quoted cell may span lines. An attribute of
+   JSON lines may have a declared type too; one that no line has is an error at the end.
 5. Errors refer to line numbers; a row that spans lines has the number of its first. `from_line`
    skips rows that begin before that line, except the header row.
 6. A regular file can be validated to its end before any of its events is published; input from a
@@ -32,7 +33,7 @@ from typing import Protocol, TextIO
 import msgspec
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.values import Type, json_problem, value_of
+from anabranch.cli.values import Type, json_problem, redeclared, value_of
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event, Value
 
@@ -121,7 +122,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             raise CommandError("stdin can be read only once; --repeat needs a file")
         if self.from_line > 1 and (not self.file or self.repeats > 1):
             raise CommandError("--from-line requires --json-lines or --csv, without --repeat")
-        if not self.table:
+        if not self.file:
             _check_types(self.types, self.given)
 
     @property
@@ -177,9 +178,7 @@ def _bare(number: int, line: bytes) -> bytes:
 def _check_types(types: dict[str, Type], *known: Attributes) -> None:
     for name in types:
         if not any(name in names for names in known):
-            raise CommandError(
-                f"--types declares {name!r}, which is neither an argument nor a column"
-            )
+            raise CommandError(f"--types declares {name!r}, which no input has")
 
 
 class _Lines(Protocol):
@@ -201,6 +200,8 @@ class _Objects:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        #: Attributes of lines that have a declared type, but were in no line yet.
+        self._unseen = source.types.keys() - source.given.keys()
 
     def take(self, number: int, line: bytes) -> Item | None:
         source = self._source
@@ -211,14 +212,22 @@ class _Objects:
             # Every name is followed by a colon. More colons than names: strings or duplicates.
             if line.count(b":") > len(attributes):
                 json.loads(line, object_pairs_hook=_check_repeated)
+            self._convert(attributes)
             return Item(number, dict(Event(source.given | attributes).attributes))
-        except EventError as error:
+        except (EventError, CommandError) as error:
             raise LineError(source.place, number, str(error)) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise LineError(source.place, number, json_problem(line, error)) from None
 
+    def _convert(self, attributes: Attributes) -> None:
+        for name, kind in self._source.types.items():
+            if name in attributes:
+                attributes[name] = redeclared(name, attributes[name], kind)
+                self._unseen.discard(name)
+
     def end(self) -> None:
-        pass
+        if self._source.from_line == 1:
+            _check_types(dict.fromkeys(self._unseen, Type.string))
 
 
 def _check_repeated(pairs: list[tuple[str, object]]) -> None:

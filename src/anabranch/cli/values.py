@@ -12,9 +12,14 @@ Rules
 3. Text in double quotes is a string: `code="12"`.
 4. All other text is a string. Nothing after the `=` is the empty string.
 5. A declared type (`--types`) overrides these rules. A string is taken literally; a number may use
-   notation that rule 1 rejects; text that is not of the declared type is an error.
+   notation that rule 1 rejects; text that is not of the declared type is an error. Only a declared
+   timestamp turns text into a time (`model.timestamps`): `2026-01-31T12:00:00Z` remains a string.
 
-Attributes may also be a JSON object; an error then names the attribute.
+Attributes may also be a JSON object; an error then names the attribute. Its values have their types
+from JSON, and a declared type applies to strings:
+
+6. A string is read as text of the declared type. A number or boolean must have that type already;
+   an integer is accepted as a float, and as a timestamp in nanoseconds.
 
 A time is an ISO date with a time, or an age such as `10m`. Without a time zone it is UTC, as in all
 output of the command.
@@ -31,6 +36,7 @@ import msgspec
 
 from anabranch.cli.errors import CommandError
 from anabranch.model.event import INT_MAX, INT_MIN, Value
+from anabranch.model.timestamps import TimestampError, nanoseconds_of, parse_timestamp
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
@@ -47,6 +53,7 @@ class Type(StrEnum):
     integer = "integer"
     float = "float"
     boolean = "boolean"
+    timestamp = "timestamp"
 
 
 def typed(text: str) -> Value:
@@ -80,7 +87,29 @@ def declared(text: str, kind: Type) -> Value:
         number = int(text)
         if INT_MIN <= number <= INT_MAX:
             return number
+    if kind is Type.timestamp:
+        try:
+            return parse_timestamp(text)
+        except TimestampError as error:
+            raise CommandError(f"{text!r} is {error}; --types declares a timestamp") from None
     raise CommandError(f"{text!r} is not of type {kind}, which --types declares")
+
+
+#: Type of a value in JSON → the declared types that it has already.
+_HELD: dict[type, tuple[Type, ...]] = {
+    bool: (Type.boolean,),
+    int: (Type.integer, Type.float, Type.timestamp),
+    float: (Type.float,),
+}
+
+
+def redeclared(name: str, value: Value, kind: Type) -> Value:
+    """Convert a value from JSON to a declared type: rule 6."""
+    if isinstance(value, str):
+        return value_of(name, value, {name: kind})
+    if kind not in _HELD[type(value)]:
+        raise CommandError(f"{name}: {value!r} is not of type {kind}, which --types declares")
+    return float(value) if kind is Type.float else value
 
 
 def value_of(name: str, text: str, types: dict[str, Type]) -> Value:
@@ -149,7 +178,6 @@ def _value_problem(raw: bytes, error: Exception) -> str:
 
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_ns(text: str, now: datetime) -> int:
@@ -164,4 +192,4 @@ def moment_ns(text: str, now: datetime) -> int:
             f"invalid time {text!r}; write 2026-01-31T12:00 (UTC), or an age: 90s, 10m, 2h, 3d"
         ) from None
     zoned = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return (zoned - _EPOCH) // timedelta(microseconds=1) * 1_000
+    return nanoseconds_of(zoned)

@@ -28,7 +28,7 @@ State: the pending requests, and the broker of each sink. Lost with the process.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -45,7 +45,7 @@ from anabranch.core.session.effects import (
 )
 from anabranch.model.client_frames import BUSY
 from anabranch.model.errors import LocalError
-from anabranch.model.event import INT_MAX, Event, Value
+from anabranch.model.event import INT_MAX, Event, GivenAttributes
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import SINK_PREFIX, check_name, check_optional_name
@@ -62,7 +62,7 @@ _FRAMING_BYTES = 1_024
 _NAME_FRAMING_BYTES = 5
 _OTHER_BROKER = "other-broker"
 
-Attributes = Event | Mapping[str, Value]
+Attributes = Event | GivenAttributes
 _Promise = asyncio.Future[StagingReply]
 
 

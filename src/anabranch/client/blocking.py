@@ -39,7 +39,7 @@ from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, Promise
 from anabranch.client.subscribe_request import Since
 from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
-from anabranch.model.event import DEFAULT_CONTROL, EventId, Persistence, Value
+from anabranch.model.event import DEFAULT_CONTROL, EventId, GivenAttributes, Persistence
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.pattern.match import Placement
@@ -606,7 +606,7 @@ class BlockingClient(BlockingPatternUser):
     def reply(
         self,
         received: Received,
-        attributes: Mapping[str, Value],
+        attributes: GivenAttributes,
         *,
         payload: bytes = b"",
         content_type: str = "",

@@ -19,7 +19,7 @@ import asyncio
 import random
 import secrets
 import ssl
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import Coroutine, Generator, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -41,12 +41,12 @@ from anabranch.client.tracing import Trace
 from anabranch.config.network_location import locate_network
 from anabranch.config.tls import client_context
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, Persistence, Value
+from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, GivenAttributes, Persistence
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_client_name
 
-Attributes = Event | Mapping[str, Value]
+Attributes = Event | GivenAttributes
 AddressOrder = Literal["random", "given"]
 
 
@@ -148,7 +148,8 @@ class Client(BatchWriter, LogReader, PatternUser):
         """Publish an event and wait until it is durable in its origin's log.
 
         `attributes` is a mapping from names to values, or a complete `Event`, which takes no other
-        arguments.
+        arguments. A value is a str, int, float or bool; a datetime with a time zone becomes an int,
+        nanoseconds since 1970, which `received.datetime` converts back.
 
         - `payload`, `content_type`: Opaque bytes for the application, and their content type.
         - `timestamp`: When the event happened: a datetime with a time zone, or nanoseconds since
@@ -393,7 +394,7 @@ class Client(BatchWriter, LogReader, PatternUser):
     async def reply(
         self,
         received: Received,
-        attributes: Mapping[str, Value],
+        attributes: GivenAttributes,
         *,
         payload: bytes = b"",
         content_type: str = "",

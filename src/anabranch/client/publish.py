@@ -38,8 +38,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
 
 from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import (
@@ -58,9 +58,17 @@ from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.matching.any_of import AnyOf
 from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import DEFAULT_CONTROL, Control, Event, EventId, Persistence, Value
+from anabranch.model.event import (
+    DEFAULT_CONTROL,
+    Control,
+    Event,
+    EventId,
+    GivenAttributes,
+    Persistence,
+)
 from anabranch.model.filter import Filter
 from anabranch.model.limits import Limits
+from anabranch.model.timestamps import nanoseconds_of
 
 Promise = asyncio.Future[EventId]
 #: An event, its promise and its approximate size; once sent, its sequence too.
@@ -419,7 +427,6 @@ def _size_of(event: Event) -> int:
 #: The options of an ordinary event, in the order of `compose`.
 _NO_OPTIONS = (DEFAULT_CONTROL.persistence, None, None, None, DEFAULT_CONTROL.priority, ())
 _DEFAULTS = {name: getattr(DEFAULT_CONTROL, name) for name in Control.__struct_fields__}
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NS_PER_S = 1_000_000_000
 
 
@@ -428,7 +435,7 @@ REPLY_TO = "anabranch.reply_to"
 
 
 def compose(
-    attributes: Event | Mapping[str, Value],
+    attributes: Event | GivenAttributes,
     limits: Limits,
     *,
     payload: bytes = b"",
@@ -481,7 +488,7 @@ def compose(
 
 def compose_reply(
     request: Event,
-    attributes: Mapping[str, Value],
+    attributes: GivenAttributes,
     limits: Limits,
     *,
     payload: bytes = b"",
@@ -516,7 +523,7 @@ def _timestamp_ns(timestamp: datetime | int) -> int:
         return timestamp
     if timestamp.tzinfo is None:
         raise EventError(f"timestamp {timestamp.isoformat()} has no time zone; give it one")
-    return (timestamp - _EPOCH) // timedelta(microseconds=1) * 1_000
+    return nanoseconds_of(timestamp)
 
 
 def _duration_ns(duration: timedelta | float) -> int:

@@ -6,7 +6,7 @@ Stateless.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Literal
 
 import msgspec
@@ -19,12 +19,11 @@ from anabranch.model.filter import Filter, FilterSource
 from anabranch.model.frame_parts import ITEMS_MAX
 from anabranch.model.limits import Limits
 from anabranch.model.names import check_name
+from anabranch.model.timestamps import nanoseconds_of
 
 #: Where a subscription starts: now, at the oldest event of each log, after these ticks, at this
 #: time, or at these nanoseconds since 1970.
 Since = Literal["now", "beginning"] | Mapping[str, int] | datetime | int
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +101,7 @@ def read_since(since: Since) -> tuple[StartKind, int, dict[str, int]]:
             raise LocalError(
                 f"since={since.isoformat()} has no time zone; give it one, such as UTC"
             )
-        return "time", max(0, (since - _EPOCH) // timedelta(microseconds=1) * 1_000), {}
+        return "time", max(0, nanoseconds_of(since)), {}
     if isinstance(since, int) and not isinstance(since, bool):
         if since < 0:
             raise LocalError(f"since={since} is before 1970")

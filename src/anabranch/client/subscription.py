@@ -19,7 +19,14 @@ from anabranch.client.keyword_hints import suggest_keywords
 from anabranch.client.publish import compose_reply
 from anabranch.client.typed_attributes import TypedAttributes
 from anabranch.model.errors import LocalError
-from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, Persistence, Value
+from anabranch.model.event import (
+    DEFAULT_CONTROL,
+    Event,
+    EventId,
+    GivenAttributes,
+    Persistence,
+    Value,
+)
 
 if TYPE_CHECKING:
     from anabranch.client.subscription_state import SubscriptionState
@@ -65,7 +72,7 @@ class Received(TypedAttributes, msgspec.Struct, frozen=True, eq=False):
     @suggest_keywords
     async def reply(
         self,
-        attributes: Mapping[str, Value],
+        attributes: GivenAttributes,
         *,
         payload: bytes = b"",
         content_type: str = "",

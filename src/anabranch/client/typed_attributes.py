@@ -4,7 +4,8 @@
 `AttributeTypeError` here, which names the attribute, the wanted type and the found one, instead of
 a failure further on. Rules:
 
-1. An integer is accepted where a float is wanted; no other types are converted.
+1. An integer is accepted where a float is wanted, and is read as a timestamp where a datetime is
+   wanted (`model.timestamps`); no other types are converted.
 2. A default is returned only if the attribute is absent. An attribute of another type is an error
    even then.
 
@@ -13,10 +14,12 @@ Stateless.
 
 import builtins
 from abc import abstractmethod
+from datetime import datetime as Datetime  # noqa: N812 - a method has its name
 from typing import TypeVar, overload
 
 from anabranch.client.errors import AttributeTypeError
 from anabranch.model.event import Value
+from anabranch.model.timestamps import datetime_of
 
 Default = TypeVar("Default")
 Wanted = TypeVar("Wanted", str, int, float, bool)
@@ -85,15 +88,36 @@ class TypedAttributes:
         """Return an attribute that must be a boolean. See `text` for `default` and errors."""
         return self._typed(name, builtins.bool, default)
 
+    @overload
+    def datetime(self, name: str) -> Datetime: ...
+    @overload
+    def datetime(self, name: str, default: Default) -> Datetime | Default: ...
+    def datetime(self, name: str, default: Default | _Required = _REQUIRED) -> Datetime | Default:
+        """Return an attribute that must be an integer, nanoseconds since 1970, as a datetime in
+        UTC.
+
+        A datetime has microseconds: the rest is dropped, towards the past. `int` returns all of it.
+        See `text` for `default` and errors.
+        """
+        value = self.get(name)
+        if type(value) is builtins.int:
+            return datetime_of(value)
+        return self._other(name, value, "integer of nanoseconds since 1970", default)
+
     def _typed(
         self, name: str, wanted: type[Wanted], default: Default | _Required
     ) -> Wanted | Default:
         value = self.get(name)
         if type(value) is wanted:
             return value
+        return self._other(name, value, _NAMES[wanted], default)
+
+    def _other(
+        self, name: str, value: Value | None, wanted: str, default: Default | _Required
+    ) -> Default:
         if value is not None:
             found = f"{_NAMES[type(value)]} ({value!r:.100})"
-            raise AttributeTypeError(name, _NAMES[wanted], found)
+            raise AttributeTypeError(name, wanted, found)
         if isinstance(default, _Required):
-            raise AttributeTypeError(name, _NAMES[wanted], "")
+            raise AttributeTypeError(name, wanted, "")
         return default

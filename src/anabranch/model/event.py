@@ -40,9 +40,12 @@ lies strictly between 1.0 and 1.0000000000000002.
 
 Attributes:
 
-13. The type of a value is exactly `str`, `int`, `float` or `bool`. Everything else is refused and
-    never converted, including subclasses and numpy scalars: a conversion that loses bits or turns a
-    truth into a number should be visible in the program that performs it.
+13. The type of a value is exactly `str`, `int`, `float` or `bool`. A `datetime` with a time zone is
+    converted to its timestamp, an integer (`timestamps`). Everything else is refused with a hint
+    (`foreign_values`) and never converted, including subclasses and numpy scalars: a conversion
+    that loses bits or turns a truth into a number should be visible in the program that performs
+    it. `convert_datetimes` is the only place that converts, and only after the check of exact types
+    has failed: other events pay nothing.
 14. A float is any float: NaN, the infinities and −0.0 are transmitted bit by bit. A string is any
     Unicode text, control characters included, but no lone surrogates.
 15. None is refused; leave the attribute out.
@@ -82,17 +85,21 @@ from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Literal, Self, TypeVar, final, get_args
+from typing import Annotated, ClassVar, Literal, Self, TypeVar, cast, final, get_args
 
 import msgspec
 
 from anabranch.model.errors import EventError
+from anabranch.model.foreign_values import remedy_for
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name, check_optional_name, clipped, is_plain, utf8_bytes
+from anabranch.model.timestamps import TimestampError, timestamp_of
 
 Number = int | float
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]
+#: Attributes as a program gives them.
+GivenAttributes = Mapping[str, Value | datetime]
 
 INT_MIN = -(2**63)
 INT_MAX = 2**63 - 1
@@ -166,6 +173,19 @@ def check_attributes(attributes: Mapping[str, Value], limits: Limits) -> int:
     return size
 
 
+def convert_datetimes(attributes: dict[str, Value]) -> bool:
+    """Replace datetimes by their timestamps (rule 13); return whether there were any."""
+    given = cast("dict[str, Value | datetime]", attributes)
+    moments = {name: value for name, value in given.items() if isinstance(value, datetime)}
+    for name, moment in moments.items():
+        try:
+            attributes[name] = timestamp_of(moment)
+        except TimestampError as error:
+            problem = f"attribute {clipped(name)} is {error.message}; give {error.expected}"
+            raise EventError(problem) from None
+    return bool(moments)
+
+
 def reserved_in(encoded: bytes, attributes: Mapping[str, Value]) -> str:
     """Return why a client must not publish an event with these attributes, or "".
 
@@ -216,16 +236,8 @@ def _too_large(name: str) -> str:
 
 def _wrong_type(name: str, value: object) -> str:
     kind = type(value)
-    problem = f"attribute {clipped(name)} is a {kind.__module__}.{kind.__qualname__}; "
-    if value is None:
-        return f"attribute {clipped(name)} is None; leave out an attribute that has no value"
-    if hasattr(value, "dtype"):
-        return problem + "turn a numpy scalar into a Python value with .item()"
-    if isinstance(value, str | int | float):
-        return problem + "a subclass is refused, convert it with str(), int() or float()"
-    if isinstance(value, bytes | bytearray | memoryview):
-        return problem + "put bytes into the payload"
-    return problem + "a value must be a str, int, float or bool"
+    what = "None" if value is None else f"a {kind.__module__}.{kind.__qualname__}"
+    return f"attribute {clipped(name)} is {what}; {remedy_for(value)}"
 
 
 Persistence = Literal["transient", "persistent"]
@@ -497,7 +509,7 @@ class Event:
 
     def __init__(
         self,
-        attributes: Mapping[str, Value] = _NO_ATTRIBUTES,
+        attributes: GivenAttributes = _NO_ATTRIBUTES,
         *,
         payload: bytes | bytearray | memoryview = b"",
         content_type: str = "",
@@ -510,7 +522,13 @@ class Event:
         header = Header(id, stream, timestamp_ns, control, content_type)
         attributes_copy = _copied_attributes(attributes)
         payload_copy = _copied_payload(payload, limits)
-        size = check_attributes(attributes_copy, limits) + len(payload_copy)
+        try:
+            size = check_attributes(attributes_copy, limits)
+        except EventError:
+            if not convert_datetimes(attributes_copy):
+                raise
+            size = check_attributes(attributes_copy, limits)
+        size += len(payload_copy)
         if size + check_header(header, limits) > limits.event_bytes_max:
             _check_encoded_size(encoded_parts(header, attributes_copy, payload_copy), limits)
         _set_parts(self, header, MappingProxyType(attributes_copy), payload_copy, (limits, size))
@@ -642,13 +660,14 @@ def _set_parts(
     _set(event, "_checked", checked)
 
 
-def _copied_attributes(attributes: object) -> dict[str, Value]:
+def _copied_attributes(attributes: GivenAttributes) -> dict[str, Value]:
+    """Return a copy, to be checked; its values may still be datetimes."""
     if not isinstance(attributes, Mapping):
         raise EventError(
             f"attributes is of type {type(attributes).__name__};"
             ' it must be a mapping such as {"symbol": "IBM"}'
         )
-    return dict(attributes)
+    return cast("dict[str, Value]", dict(attributes))
 
 
 def _copied_payload(payload: object, limits: Limits) -> bytes:

@@ -19,11 +19,17 @@ All three are the same filter: equal, with the same hash and the same text. Rule
 """
 
 from collections.abc import Mapping
-from typing import NoReturn, Union, final
+from typing import NoReturn, Union, cast, final
 from weakref import WeakValueDictionary
 
 from anabranch.model.errors import EventError, FilterError
-from anabranch.model.event import Attributes, Event, Value, check_attributes
+from anabranch.model.event import (
+    Attributes,
+    Event,
+    GivenAttributes,
+    check_attributes,
+    convert_datetimes,
+)
 from anabranch.model.language.builder import Condition
 from anabranch.model.language.evaluate import Condition as CompiledCondition
 from anabranch.model.language.evaluate import compile_condition
@@ -171,7 +177,7 @@ class Filter:
         """
         return filter_cost(text, self.conjunctions)
 
-    def matches(self, event: Event | Mapping[str, Value]) -> bool:
+    def matches(self, event: Event | GivenAttributes) -> bool:
         """Return whether the filter is TRUE for the event, or for these attributes."""
         condition = self._condition
         if condition is None:
@@ -271,10 +277,18 @@ def _checked_tree(source: FilterSource, limits: Limits) -> Expression:
     return tree
 
 
-def _checked_attributes(attributes: Mapping[str, Value], limits: Limits) -> Attributes:
+def _checked_attributes(attributes: GivenAttributes, limits: Limits) -> Attributes:
     if not isinstance(attributes, Mapping):
         raise EventError(
             f"a {type(attributes).__name__} is neither an event nor a mapping of attributes"
         )
-    check_attributes(attributes, limits)
-    return attributes
+    given = cast("Attributes", attributes)
+    try:
+        check_attributes(given, limits)
+    except EventError:
+        converted = dict(given)
+        if not convert_datetimes(converted):
+            raise
+        check_attributes(converted, limits)
+        return converted
+    return given

@@ -56,7 +56,7 @@ that the broker assigns, because the default columns include them.
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, Literal
 
@@ -67,6 +67,7 @@ from anabranch.model.errors import EventError, FilterError, LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.names import check_name
+from anabranch.model.timestamps import nanoseconds_of
 
 #: How a data source is used; "read" while it is undecided whether the read is batch or streaming.
 Use = Literal["read", "batch read", "stream read", "batch write", "stream write"]
@@ -122,7 +123,6 @@ _USE_NAMES: Final[dict[Use, str]] = {
     "batch write": "batch writes",
     "stream write": "streaming writes",
 }
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: A smaller number of nanoseconds is a time in the 1970s; it was probably meant as milliseconds.
 _NS_MIN: Final = 10**17
 #: Reserved for the suffix that makes client names unique (`broker_access.client_name`).
@@ -399,4 +399,4 @@ class _Parser:
         except ValueError as error:
             raise OptionError(name, f"{text!r} is not a time: {error}") from error
         moment = moment.replace(tzinfo=moment.tzinfo or UTC)
-        return max((moment - _EPOCH) // timedelta(microseconds=1), 0) * 1_000
+        return max(nanoseconds_of(moment), 0)

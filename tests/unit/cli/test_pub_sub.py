@@ -107,6 +107,45 @@ def test_json_lines_are_published_in_order(network: anabranch.Embedded, tmp_path
     assert found == [{"n": n} for n in range(301)] * 2
 
 
+def test_declared_timestamps_are_integers_in_every_input(
+    network: anabranch.Embedded, tmp_path: Path
+) -> None:
+    keep(network, "times")
+    address, types = network.addresses[0], ("--types", "at=timestamp")
+    lines = '{"at": "1970-01-01T00:00:01Z", "note": "1970-01-01T00:00:01Z"}\n{"at": 5}\n{"n": 1}\n'
+    for arguments, stdin in (
+        (("at=1970-01-01T01:00:00.5+01:00", "note=1970-01-01T00:00:01Z"), ""),
+        (("--json-lines", "-"), lines),
+        (("--csv", "-"), "at\n1970-01-01 00:00:01.000000001Z\n"),
+    ):
+        result = invoke("pub", address, *arguments, *types, stdin=stdin)
+        assert result.exit_code == 0, result.output
+    assert attributes(read(address, "times", 5)) == [
+        {"at": 500_000_000, "note": "1970-01-01T00:00:01Z"},
+        {"at": 1_000_000_000, "note": "1970-01-01T00:00:01Z"},
+        {"at": 5},
+        {"n": 1},
+        {"at": 1_000_000_001},
+    ]
+
+
+def test_a_json_line_that_is_not_of_its_declared_type_is_told(
+    network: anabranch.Embedded, address: str, tmp_path: Path
+) -> None:
+    keep(network, "mistyped")
+    file = tmp_path / "times.jsonl"
+    for line, problem in (
+        ('{"at": "noon"}', "line 2: at: 'noon' is not a time; expected a time such as 2026"),
+        ('{"at": true}', "line 2: at: True is not of type timestamp"),
+        ('{"att": 5}', "--types declares 'at', which no input has"),
+    ):
+        file.write_text(f'{{"n": 1}}\n{line}\n')
+        result = invoke("pub", address, "--json-lines", str(file), "--types", "at=timestamp")
+        assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
+    invoke("pub", address, "n=4")
+    assert attributes(read(address, "mistyped", 1)) == [{"n": 4}]
+
+
 def test_a_table_is_published_row_by_row(network: anabranch.Embedded, tmp_path: Path) -> None:
     keep(network, "table")
     table = tmp_path / "quotes.csv"
@@ -174,13 +213,15 @@ def test_what_cannot_be_published_is_told_in_one_line(
         (b"a,,b\n1,2,3\n", "line 1: column 2 has no name"),
         (b"a,b,a\n1,2,3\n", "line 1: duplicate name 'a'"),
         (b"price\n1\nmuch\n", "line 3: price: 'much' is not of type float"),
-        (b"prise\n1\n", "--types declares 'price', which is neither an argument nor a column"),
+        (b"at\n2026-01-31T12:00\n", "line 2: at: '2026-01-31T12:00' is a time without a time zone"),
+        (b"prise\n1\n", "--types declares 'price', which no input has"),
     ],
 )
 def test_a_bad_table_is_told_with_its_line(
     address: str, tmp_path: Path, table: bytes, problem: str
 ) -> None:
     types = ("--types", "price=float") if b"pri" in table else ()
+    types = ("--types", "at=timestamp") if table.startswith(b"at") else types
     for source, stdin in (("-", table), (str(tmp_path / "bad.csv"), b"")):
         (tmp_path / "bad.csv").write_bytes(table)
         result = invoke("pub", address, "--csv", source, *types, stdin=stdin)

@@ -1,7 +1,7 @@
 import pytest
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.values import Type, attributes_of, declared, read_types, typed
+from anabranch.cli.values import Type, attributes_of, declared, read_types, redeclared, typed
 from anabranch.model.event import Value
 
 
@@ -26,6 +26,7 @@ from anabranch.model.event import Value
         ("1.2.3", "1.2.3"),
         ("0x10", "0x10"),
         ("nan", "nan"),
+        ("2026-01-31T12:00:00Z", "2026-01-31T12:00:00Z"),
         ("9223372036854775807", 2**63 - 1),
     ],
 )
@@ -66,6 +67,9 @@ def test_what_would_lose_something_as_a_number_remains_text(text: str) -> None:
         (".5", Type.float, 0.5),
         ("12", Type.float, 12.0),
         ("True", Type.boolean, True),
+        ("2026-01-31T12:00:00Z", Type.timestamp, 1_769_860_800 * 10**9),
+        ("2026-01-31 13:00:00.5+01:00", Type.timestamp, 1_769_860_800_500_000_000),
+        ("2026-01-31T12:00:00Z", Type.string, "2026-01-31T12:00:00Z"),
     ],
 )
 def test_a_declared_type_decides(text: str, kind: Type, value: Value) -> None:
@@ -86,6 +90,50 @@ def test_a_declared_type_decides(text: str, kind: Type, value: Value) -> None:
 def test_what_is_not_of_its_declared_type_is_an_error(text: str, kind: Type) -> None:
     with pytest.raises(CommandError, match=f"{text}' is not of type {kind}"):
         declared(text, kind)
+
+
+def test_what_is_not_a_declared_timestamp_is_an_error() -> None:
+    for text, problem in (
+        ("2026-01-31T12:00:00", "a time without a time zone; expected a time zone: Z for UTC"),
+        ("5", "not a time; expected a time such as 2026-01-31T12:00:00Z"),
+    ):
+        with pytest.raises(CommandError, match=f"at: '{text}' is {problem}"):
+            attributes_of([f"at={text}"], {"at": Type.timestamp})
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ("1970-01-01T00:00:01Z", Type.timestamp, 10**9),
+        (5, Type.timestamp, 5),
+        ("007", Type.integer, 7),
+        (5, Type.integer, 5),
+        (5, Type.float, 5.0),
+        (True, Type.boolean, True),
+        ("5", Type.string, "5"),
+    ],
+)
+def test_a_value_from_json_is_of_its_declared_type(
+    value: Value, kind: Type, expected: Value
+) -> None:
+    found = redeclared("a", value, kind)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (5, Type.string),
+        (5.5, Type.timestamp),
+        (5.0, Type.integer),
+        (True, Type.integer),
+        (1, Type.boolean),
+        ("x", Type.integer),
+    ],
+)
+def test_a_value_from_json_of_another_type_is_an_error(value: Value, kind: Type) -> None:
+    with pytest.raises(CommandError, match=f"a: .* is not of type {kind}"):
+        redeclared("a", value, kind)
 
 
 def test_an_argument_is_cut_at_its_first_equals_sign() -> None:

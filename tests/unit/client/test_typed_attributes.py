@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 import pytest
 
 from anabranch import AttributeTypeError, Event, PartEvent, Received
@@ -31,6 +33,22 @@ def test_another_type_is_an_error_that_names_both() -> None:
         RECEIVED.int("price")
     with pytest.raises(TypeError, match=r"'count' is integer \(3\); text was wanted"):
         RECEIVED.text("count")
+
+
+def test_an_integer_is_a_datetime_where_one_is_wanted() -> None:
+    noon = datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC)
+    event = Event({"at": noon, "finer": 1_769_860_800_123_456_789, "early": -1, "price": 12.5})
+    received = Received(event, "a", 1, 0, None)  # type: ignore[arg-type]
+    assert received.datetime("at") == received.datetime("finer") == noon
+    assert received.datetime("at").tzinfo is UTC
+    assert received.int("finer") == 1_769_860_800_123_456_789
+    assert received.datetime("early") == datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    assert received.datetime("absent", None) is None
+    wanted = "integer of nanoseconds since 1970 was wanted"
+    with pytest.raises(AttributeTypeError, match=rf"'price' is float \(12.5\); {wanted}"):
+        received.datetime("price", None)
+    with pytest.raises(AttributeTypeError, match=f"there is no attribute 'absent'; {wanted}"):
+        received.datetime("absent")
 
 
 def test_an_absent_attribute_is_an_error_unless_there_is_a_default() -> None:

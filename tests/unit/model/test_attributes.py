@@ -1,12 +1,17 @@
 """Names and values: which attributes an event may have."""
 
 import math
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
 from enum import IntEnum, StrEnum
 
 import numpy
+import pandas
 import pytest
 
+from anabranch.model.errors import EventError
 from anabranch.model.event import Event, EventId
+from anabranch.model.filter import Filter
 from tests.event_parts import refused
 
 
@@ -103,10 +108,23 @@ def test_nan_and_minus_zero_are_kept() -> None:
         (None, "leave out"),
         (b"a", "payload"),
         (bytearray(b"a"), "payload"),
-        ([1], "must be a str, int, float or bool"),
-        ({"b": 1}, "must be a str, int, float or bool"),
-        (1j, "must be a str, int, float or bool"),
-        (Event(), "must be a str, int, float or bool"),
+        ([1], "attributes hold no lists: give each member a boolean attribute (tag.red = TRUE)"),
+        (("red", "blue"), "or one delimited text, to be searched with LIKE '%,red,%'"),
+        ({"red"}, "attributes hold no lists"),
+        ({"b": 1}, "attributes hold no lists"),
+        (Decimal("1.10"), "float(x), an integer of the smallest unit such as cents, or str(x)"),
+        (date(2026, 1, 31), "a datetime with a time zone, or the text of .isoformat()"),
+        (time(12), "a number such as seconds since midnight"),
+        (timedelta(hours=1), "give a number, such as .total_seconds()"),
+        (datetime(2026, 1, 31), "is a datetime without a time zone; give one with a time zone"),  # noqa: DTZ001
+        (datetime(1600, 1, 1, tzinfo=UTC), "outside of 64-bit nanoseconds; give a time from 1677"),
+        (datetime(2300, 1, 1, tzinfo=UTC), "outside of 64-bit nanoseconds; give a time from 1677"),
+        (pandas.Timestamp(1, tz="UTC"), "(.to_pydatetime() of pandas, rounded to microseconds)"),
+        (pandas.NaT, "is a missing time (NaT); give no attribute if there is no value"),
+        (numpy.datetime64(1, "ns"), "if it is UTC, .astype('datetime64[ns]').item()"),
+        (numpy.timedelta64(1, "s"), ".astype('timedelta64[ns]').item() in nanoseconds"),
+        (1j, "must be a str, int, float, bool or datetime with a time zone"),
+        (Event(), "must be a str, int, float, bool or datetime with a time zone"),
         (2**63, "outside"),
         (-(2**63) - 1, "outside"),
         pytest.param(10**100_000, "outside", id="integer of 100,001 digits"),
@@ -118,10 +136,50 @@ def test_nan_and_minus_zero_are_kept() -> None:
         (numpy.float32(1), ".item()"),
         (numpy.bool_(True), ".item()"),
         (numpy.str_("a"), ".item()"),
-        (numpy.array([1]), ".item()"),
+        (numpy.array(1), ".item()"),
+        (numpy.array([1]), "attributes hold no lists"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_name_and_a_hint(value: object, hint: str) -> None:
     complaint = refused({"good": 1, "bad": value})
     assert "'bad'" in complaint
     assert hint in complaint
+
+
+# -- datetimes
+
+NOON = datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC)
+NOON_NS = 1_769_860_800_123_456_000
+
+
+def test_a_datetime_becomes_nanoseconds_since_1970_whatever_its_zone() -> None:
+    given = {"n": 1, "at": NOON, "there": NOON.astimezone(timezone(timedelta(hours=-5)))}
+    event = Event(given)
+    assert dict(event) == {"n": 1, "at": NOON_NS, "there": NOON_NS}
+    assert [type(value) for value in event.attributes.values()] == [int, int, int]
+    assert event == Event({"n": 1, "at": NOON_NS, "there": NOON_NS})
+    assert given["at"] is NOON
+
+
+def test_a_datetime_does_not_hide_what_else_is_wrong() -> None:
+    assert "'b' is a decimal.Decimal" in refused({"a": NOON, "b": Decimal(1)})
+    assert "'b' is a decimal.Decimal" in refused({"b": Decimal(1), "a": NOON})
+    assert "attribute name is empty" in refused({"a": NOON, "": 1})
+
+
+def test_the_values_that_the_hints_propose_are_taken() -> None:
+    moment = pandas.Timestamp("2026-01-31T12:00:00.123456789Z")
+    day = numpy.datetime64("2026-01-31T12:00:00.123456789")
+    event = Event({"a": moment.value, "b": day.astype("datetime64[ns]").item()})
+    assert dict(event) == {"a": NOON_NS + 789, "b": NOON_NS + 789}
+    assert Event({"a": moment.to_pydatetime(warn=False)})["a"] == NOON_NS
+
+
+def test_attributes_to_match_are_converted_like_those_of_an_event() -> None:
+    filter = Filter.parse("at >= TIMESTAMP '2026-01-31T12:00:00Z' AND n = 1")
+    assert filter.matches({"at": NOON, "n": 1})
+    assert not filter.matches({"at": NOON - timedelta(seconds=1), "n": 1})
+    with pytest.raises(EventError, match="'at' is a datetime without a time zone"):
+        filter.matches({"at": datetime(2026, 1, 31), "n": 1})  # noqa: DTZ001
+    with pytest.raises(EventError, match="'n' is a builtins"):
+        filter.matches({"at": NOON, "n": [1]})  # type: ignore[dict-item]  # the subject

@@ -12,15 +12,18 @@ Rules:
 1. `&` and `|` bind tighter than comparisons in Python, so comparisons need parentheses.
 2. `and`, `or`, `not` and chained comparisons need the truth value of a condition, which it does not
    have without an event. They raise `FilterError` instead of dropping half of the filter.
-3. A value is a str, an int of 64 bits, a finite float, a bool or bytes. Everything else raises at
-   once: NaN equals nothing, and None is tested with `is_null()`.
+3. A value is a str, an int of 64 bits, a finite float, a bool, bytes, or a datetime with a time
+   zone, which becomes its timestamp as in an event. Everything else raises at once: NaN equals
+   nothing, and None is tested with `is_null()`.
 4. `expression` is the tree, checked against the default limits; `Filter` takes the condition.
 """
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import NoReturn
 
 from anabranch.model.errors import FilterError
+from anabranch.model.foreign_values import remedy_for
 from anabranch.model.language.expression import (
     Arithmetic,
     Attribute,
@@ -45,8 +48,9 @@ from anabranch.model.language.expression import (
 )
 from anabranch.model.language.like import escape_literal
 from anabranch.model.language.tokens import expression_text
+from anabranch.model.timestamps import TimestampError, timestamp_of
 
-Scalar = str | int | float | bool | bytes
+Scalar = str | int | float | bool | bytes | datetime
 
 
 class Condition:
@@ -257,11 +261,18 @@ def _literal_tree(value: Scalar | Condition | None) -> Expression:
             return Text(value)
         case bytes():
             return Binary(value)
+        case datetime():
+            return Integer(_timestamp_of(value))
         case None:
             raise FilterError("None is not a value", expected="is_null() or is_not_null()")
         case Condition():
             raise FilterError(f"the condition {value} is not a value", expected="& or |")
         case _:
-            raise FilterError(
-                f"{value!r} is not a value", expected="a str, int, float, bool or bytes"
-            )
+            raise FilterError(f"{value!r} is not a value; {remedy_for(value)}")
+
+
+def _timestamp_of(moment: datetime) -> int:
+    try:
+        return timestamp_of(moment)
+    except TimestampError as error:
+        raise FilterError(f"{moment!r} is {error.message}", expected=error.expected) from None

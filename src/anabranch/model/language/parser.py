@@ -65,10 +65,13 @@ from anabranch.model.language.tokens import (
     Token,
     binary_of,
     excerpt_of,
+    is_timestamp,
     number_of,
+    operator_hint,
     quoted_name_of,
     scan,
     string_of,
+    timestamp_of,
 )
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
@@ -432,7 +435,7 @@ class Parser:
         if kind == "number":
             self._read_number(token, start, negative=False)
         elif kind == "name":
-            self._assembly.leaf(Attribute(spelling), start)
+            self._read_name(token)
         elif kind == "string":
             self._assembly.leaf(Text(string_of(spelling)), start)
         elif kind == "quoted":
@@ -443,6 +446,14 @@ class Parser:
             self._assembly.leaf(Truth(spelling == "TRUE"), start)
         else:
             self._unexpected(token, _OPERAND_EXPECTED)
+
+    def _read_name(self, token: Token) -> None:
+        if self._token.kind == "string" and is_timestamp(token.spelling):
+            time = self._advance()
+            leaf = timestamp_of(time.spelling, text=self._text, position=time.start)
+            self._assembly.leaf(leaf, token.start)
+        else:
+            self._assembly.leaf(Attribute(token.spelling), token.start)
 
     def _quoted_attribute(self, token: Token) -> Attribute:
         name = quoted_name_of(token.spelling)
@@ -472,7 +483,7 @@ class Parser:
             elif token.kind == "end":
                 return False
             else:
-                self._unexpected(token, _OPERATOR_EXPECTED)
+                self._no_operator(token, _OPERATOR_EXPECTED)
 
     def _read_symbol(self, token: Token) -> None:
         if token.spelling == ",":
@@ -510,8 +521,12 @@ class Parser:
                 self._read_null(word)
                 return False
             case _:
-                self._unexpected(word, "BETWEEN, IN or LIKE" if negated else _OPERATOR_EXPECTED)
+                self._no_operator(word, "BETWEEN, IN or LIKE" if negated else _OPERATOR_EXPECTED)
         return True
+
+    def _no_operator(self, token: Token, expected: str) -> NoReturn:
+        hint = operator_hint(token.spelling) if token.kind == "name" else ""
+        self._unexpected(token, hint or expected)
 
     def _read_opening(self) -> None:
         token = self._advance()

@@ -10,14 +10,14 @@ takes tens of thousands of filters per second needs both.
    whole text, or a limit might be exceeded, the result is None and the parser reads the text.
 2. A plain text gives exactly the tree that the parser gives.
 3. The regular expression may be narrower than the language (one kind of white space, reserved words
-   in all capitals or all lower case, no quotes inside strings, integers of at most 18 digits),
-   never wider. Repetitions are possessive, so matching is linear in the text.
+   in all capitals or all lower case, no quotes inside strings, no timestamps, integers of at most
+   20 characters), never wider. Repetitions are possessive, so matching is linear in the text.
 """
 
 import re
 from typing import Final
 
-from anabranch.model.event import INFINITY
+from anabranch.model.event import INFINITY, INT_MAX, INT_MIN
 from anabranch.model.language.expression import (
     And,
     Attribute,
@@ -45,7 +45,8 @@ _OPENING, _CLOSING, _JOINT, _REST = 0, 10, 11, 12
 
 #: The height of the highest plain tree: OR, AND, NOT, a test, a literal.
 _HEIGHT_MAX: Final = 5
-_INTEGER_CHARACTERS_MAX: Final = 18
+#: A sign and the digits of the largest 64-bit integer.
+_INTEGER_CHARACTERS_MAX: Final = 20
 
 _NUMBER: Final = r"[+-]?+(?:[0-9]++(?:\.[0-9]*+)?+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+"
 _LITERAL: Final = rf"'[^']*+'|{_NUMBER}|TRUE|true|FALSE|false"
@@ -144,7 +145,10 @@ def _literal_of(spelling: str) -> Literal | None:
     if spelling[0] == "'":
         return Text(spelling[1:-1])
     if spelling.isdigit() or (spelling[0] in "+-" and spelling[1:].isdigit()):
-        return Integer(int(spelling)) if len(spelling) <= _INTEGER_CHARACTERS_MAX else None
+        if len(spelling) > _INTEGER_CHARACTERS_MAX:
+            return None
+        value = int(spelling)
+        return Integer(value) if INT_MIN <= value <= INT_MAX else None
     if spelling in _TRUTHS:
         return Truth(_TRUTHS[spelling])
     number = float(spelling)

@@ -22,7 +22,9 @@ Literals:
    here.
 7. A number out of range is an error, never clamped. Digits are counted before they are converted,
    so an integer of a hundred thousand digits costs no more than its text.
-8. A string is in single or double quotes; the quote is doubled inside.
+8. A string is in single or double quotes; the quote is doubled inside. Directly after the word
+   TIMESTAMP, in any case, it spells a time, and both together are an exact number: nanoseconds
+   since 1970 in UTC (`model.timestamps`). The word is not reserved.
 9. `0x` and an even number of hexadecimal digits are bytes.
 10. A name in square brackets is taken literally, keywords and spaces included; a bracket is doubled
     inside.
@@ -33,7 +35,8 @@ Canonical text. `expression_text` prints the one canonical spelling of each tree
 12. Parentheses appear only where the tree would differ without them, and around the operand of a
     sign unless it is an attribute: `-(5)` is not `-5`, and `--a` looks like a comment.
 13. Reserved words are in capitals, with one space between words and operators.
-14. BETWEEN has become two comparisons and is printed as such; `!=` is printed as `<>`.
+14. BETWEEN has become two comparisons and is printed as such; `!=` is printed as `<>`, and a
+    timestamp as the integer that it is.
 15. A name that is not a plain identifier, or is a reserved word, is in square brackets.
 16. Floats are printed so that they read back exactly (Python's shortest form).
 """
@@ -48,6 +51,7 @@ import msgspec
 
 from anabranch.model.errors import FilterError
 from anabranch.model.event import INT_MAX, INT_MIN
+from anabranch.model.foreign_values import LISTS_REMEDY
 from anabranch.model.language.expression import (
     And,
     Arithmetic,
@@ -68,6 +72,7 @@ from anabranch.model.language.expression import (
     Text,
     Truth,
 )
+from anabranch.model.timestamps import TimestampError, parse_timestamp
 
 _INTEGER: Final = re.compile(r"0*([0-9]+)[lL]?")
 _REAL: Final = re.compile(r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+")
@@ -139,6 +144,29 @@ def string_of(spelling: str) -> str:
     """Return the string of a complete quoted spelling."""
     quote = spelling[0]
     return spelling[1:-1].replace(quote + quote, quote)
+
+
+def is_timestamp(word: str) -> bool:
+    """Return whether a string after this word is a timestamp."""
+    return word.isascii() and word.upper() == "TIMESTAMP"
+
+
+def timestamp_of(spelling: str, *, text: str, position: int) -> Integer:
+    """Parse the time in a complete quoted spelling, which is at `position` of `text`."""
+    try:
+        return Integer(parse_timestamp(spelling[1:-1]))
+    except TimestampError as error:
+        raise FilterError(
+            error.message,
+            text=text,
+            position=position + 1 + error.position,
+            expected=error.expected,
+        ) from None
+
+
+def operator_hint(word: str) -> str:
+    """Return what to write instead of a name that stands for an operator; "" if unknown."""
+    return LISTS_REMEDY if word.isascii() and word.upper() == "CONTAINS" else ""
 
 
 def quoted_name_of(spelling: str) -> str:

@@ -10,9 +10,9 @@ builds the same trees as the filter language, so `[open,<,22]` and `open < 22` a
 
 Rules:
 
-1. A value is a string in single or double quotes, a number, TRUE or FALSE in any case, or a bare
-   word, which is a string. Bare words and names consist of letters, digits and `_ - : / .`, and
-   start with a letter, `_`, `:` or `/`.
+1. A value is a string in single or double quotes, a number, `TIMESTAMP '…'`, TRUE or FALSE in any
+   case, or a bare word, which is a string. Bare words and names consist of letters, digits and
+   `_ - : / .`, and start with a letter, `_`, `:` or `/`.
 2. An attribute may occur in several tuples; they are joined by AND like all others.
 3. White space is allowed between all parts, and one `;` may end the list, as in PADRES.
 4. Variables (`$S$X`) and composite subscriptions (`{…} & {…}`) relate several events; they are
@@ -38,7 +38,15 @@ from anabranch.model.language.expression import (
 )
 from anabranch.model.language.like import escape_literal
 from anabranch.model.language.parser import check_text
-from anabranch.model.language.tokens import ORDERS, SPACE, excerpt_of, number_of, string_of
+from anabranch.model.language.tokens import (
+    ORDERS,
+    SPACE,
+    excerpt_of,
+    is_timestamp,
+    number_of,
+    string_of,
+    timestamp_of,
+)
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 
 _ORDERS: Final[dict[str, Order]] = {
@@ -171,6 +179,9 @@ class _Reader:
             digits = number.lstrip("+-")
             return number_of(digits, negative=number[0] == "-", text=self.text, position=start)
         word = self.take(_WORD)
+        time_start = self.position
+        if is_timestamp(word) and (time := self.take(_STRING)):
+            return timestamp_of(time, text=self.text, position=time_start)
         if word.upper() in ("TRUE", "FALSE") and word.isascii():
             return Truth(word.upper() == "TRUE")
         if not word:

@@ -50,7 +50,7 @@ State: the manifest, in memory.
 
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from heapq import merge
 from pathlib import Path
 from typing import Literal
@@ -62,6 +62,7 @@ from anabranch.model.client_frames import Fetched
 from anabranch.model.encoding import rows_in
 from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
+from anabranch.model.timestamps import nanoseconds_of
 from anabranch.spark.archive.columns import Restoring, columns_in
 from anabranch.spark.archive.files import read_batches
 from anabranch.spark.archive.manifest import File, Span, identity_of, located, read_state
@@ -159,8 +160,6 @@ class ArchiveReader:
 Until = Mapping[str, int] | datetime | int | None
 #: What to do if requested ticks are not available.
 OnMissing = Literal["fail", "report"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MissingTicksError(LocalError):
@@ -366,7 +365,7 @@ def _nanoseconds(until: Until) -> int | None:
     if isinstance(until, datetime):
         if until.tzinfo is None:
             raise LocalError(f"until={until.isoformat()} has no time zone; add one, such as UTC")
-        return (until - _EPOCH) // timedelta(microseconds=1) * 1_000
+        return nanoseconds_of(until)
     return until if isinstance(until, int) else None
 
 

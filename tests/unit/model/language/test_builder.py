@@ -1,6 +1,8 @@
 """Filters written in Python give the trees of the language proper."""
 
 import math
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 
@@ -87,7 +89,11 @@ def test_conditions_are_not_values() -> None:
         ("\ud800", "lone surrogate"),
         (b"", "not empty"),
         (None, "is_null"),
-        ([1], "is not a value"),
+        ([1], "is not a value; attributes hold no lists"),
+        (Decimal("1.10"), "a float may round a decimal"),
+        (date(2026, 1, 31), "is not a value; give a datetime with a time zone"),
+        (datetime(2026, 1, 31), "is a datetime without a time zone; expected one with"),  # noqa: DTZ001
+        (datetime(2300, 1, 1, tzinfo=UTC), "64-bit nanoseconds; expected a time from 1677"),
     ],
 )
 def test_value_that_no_filter_can_hold_raises_at_once(value: Scalar, message: str) -> None:
@@ -124,3 +130,15 @@ def test_tower_of_arithmetic_meets_the_limit() -> None:
         tower = tower + 1
     with pytest.raises(FilterLimitError, match="100 levels"):
         _ = (tower > 0).expression
+
+
+def test_a_datetime_is_its_timestamp() -> None:
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    later = noon + timedelta(hours=1)
+    assert str(noon < A) == "a > 1769860800000000000"
+    assert (noon <= A).expression == parse_expression("a >= TIMESTAMP '2026-01-31T12:00:00Z'")
+    assert str(A.between(noon, later) | A.is_in([noon])) == (
+        "a >= 1769860800000000000 AND a <= 1769864400000000000 OR a IN (1769860800000000000)"
+    )
+    assert str(A - noon > 5) == "a - 1769860800000000000 > 5"
+    assert str(noon - A > 5) == "1769860800000000000 - a > 5"

@@ -267,6 +267,16 @@ def test_range_from_high_to_low_is_valid_and_never_matches() -> None:
         ("a = 0xGG", 4, "malformed binary literal '0xGG'", "even count"),
         ("[] = 1", 0, "unexpected '[]'", "a name between"),
         ("EXISTS(a)", 6, "unexpected '('", "an operator"),
+        ("at > TIMESTAMP '2026-01-31T12:00'", 32, "without a time zone", "Z for UTC"),
+        ("at > timestamp 'noon'", 16, "not a time", "2026-01-31T12:00:00Z"),
+        ("at > TIMESTAMP '2300-01-01T00:00Z'", 16, "64-bit nanoseconds", "2262-04-11"),
+        ("at IN (1, TIMESTAMP '')", 21, "not a time", "2026-01-31T12:00:00Z"),
+        ("[timestamp] '2026-01-31T12:00Z'", 12, "unexpected \"'2026", "an operator"),
+        ("at > time '12:00'", 10, "unexpected \"'12:00'\"", "an operator"),
+        ("at TIMESTAMP '2026-01-31T12:00Z'", 3, "unexpected 'TIMESTAMP'", "an operator"),
+        ("tags CONTAINS 'red'", 5, "unexpected 'CONTAINS'", "LIKE '%,red,%'"),
+        ("a = 1 AND tags contains 'red'", 15, "unexpected 'contains'", "(tag.red = TRUE)"),
+        ("tags NOT CONTAINS 'red'", 9, "unexpected 'CONTAINS'", "attributes hold no lists"),
         ("a = '\ud800'", 5, "lone surrogate", ""),
     ],
 )
@@ -373,3 +383,37 @@ def test_byte_limit_counts_utf8() -> None:
     parse_expression(text, Limits(filter_bytes_max=8))
     with pytest.raises(FilterLimitError, match="8 bytes"):
         parse_expression(text, Limits(filter_bytes_max=7))
+
+
+# -- timestamps
+
+NOON_NS = 1_769_860_800 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("at > TIMESTAMP '2026-01-31T12:00:00Z'", f"at > {NOON_NS}"),
+        ("at > timestamp '2026-01-31 13:00+01:00'", f"at > {NOON_NS}"),
+        ('at > Timestamp"2026-01-31T12:00:00.000000001Z"', f"at > {NOON_NS + 1}"),
+        ("TIMESTAMP '2026-01-31T12:00Z' <= at", f"{NOON_NS} <= at"),
+        ("at = -TIMESTAMP '2026-01-31T12:00Z'", f"at = -({NOON_NS})"),
+        ("at - TIMESTAMP '1970-01-01T00:00Z' > 5", "at - 0 > 5"),
+        (
+            "at BETWEEN TIMESTAMP '1970-01-01T00:00Z' AND TIMESTAMP '1970-01-01T00:00:01Z'",
+            "at >= 0 AND at <= 1000000000",
+        ),
+        ("at NOT IN (TIMESTAMP '1969-12-31T23:59:59Z', 5)", "at NOT IN (-1000000000, 5)"),
+        # The word is an attribute everywhere else, and so is CONTAINS.
+        ("timestamp > 5", "timestamp > 5"),
+        ("TIMESTAMP = 'x' AND x = timestamp", "TIMESTAMP = 'x' AND x = timestamp"),
+        ("timestamp IN ('x') OR timestamp LIKE 'x'", "timestamp IN ('x') OR timestamp LIKE 'x'"),
+        ("timestamp IS NULL", "timestamp IS NULL"),
+        ("t\u0131mestamp = 'x'", "[t\u0131mestamp] = 'x'"),
+        ("contains = 'x' AND x = CONTAINS", "contains = 'x' AND x = CONTAINS"),
+    ],
+)
+def test_a_timestamp_is_the_integer_that_it_spells(text: str, canonical: str) -> None:
+    tree = parse_expression(text)
+    assert expression_text(tree) == canonical
+    assert parse_expression(canonical) == tree

@@ -23,6 +23,9 @@ PLAIN = [
     "a = ''",
     "a LIKE ''",
     "a = '-- AND b = 1'",
+    "a > 1769860800000000000 AND b = -9223372036854775808",
+    "a <= 9223372036854775807",
+    "timestamp > 5 AND contains = 'x'",
 ]
 NOT_PLAIN = [
     "",
@@ -58,6 +61,10 @@ NOT_PLAIN = [
     "a BETWEEN 1 AND 1e999",
     "a IN (1e999)",
     "a = 9223372036854775808",
+    "a = 000000000000000000001",
+    "a > TIMESTAMP '2026-01-31T12:00Z'",
+    "a IN (TIMESTAMP '2026-01-31T12:00Z')",
+    "a contains 'x'",
     "a LIKE 'x' ESCAPE '!'",
     "a LIKE '" + "_" * 300 + "'",
     "a = 0x48",

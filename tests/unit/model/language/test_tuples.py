@@ -30,6 +30,9 @@ from anabranch.model.limits import Limits
         ("[urn:x/y-z,eq,a:b]", "[urn:x/y-z] = 'a:b'"),
         ("[größe,eq,\"it's\"]", "[größe] = 'it''s'"),
         ("[a,eq,'it''s [x], y']", "a = 'it''s [x], y'"),
+        ("[at,>=,TIMESTAMP '2026-01-31T12:00:00Z']", "at >= 1769860800000000000"),
+        ("[at,<,timestamp'2026-01-31 12:00Z' ]", "at < 1769860800000000000"),
+        ("[timestamp,eq,timestamp]", "timestamp = 'timestamp'"),
     ],
 )  # fmt: skip
 def test_tuples_and_text_give_one_tree(tuples: str, text: str) -> None:
@@ -56,6 +59,8 @@ def test_tuples_and_text_give_one_tree(tuples: str, text: str) -> None:
         ("[a,eq,]", 6, "unexpected ']'", "a string in quotes"),
         ("[a,eq,'x]", 6, "never closed", "closing '"),
         ("[a,eq,$S$X]", 6, "variable", "a constant"),
+        ("[a,>,TIMESTAMP '2026-01-31T12:00']", 32, "without a time zone", "Z for UTC"),
+        ("[a,eq,time 'x']", 11, "unexpected \"'x'\"", "]"),
         ("[a,eq,1 2]", 8, "unexpected '2'", "]"),
         ("[a,str-prefix,5]", 14, "unexpected '5'", "a string, which str-prefix compares"),
         ("[a,str-lt,TRUE]", 10, "unexpected 'TRUE'", "a string, which str-lt compares"),
