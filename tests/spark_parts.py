@@ -44,6 +44,20 @@ def writing(frame: DataFrame, options: Mapping[str, str]) -> DataFrameWriter:
     return frame.write.format("anabranch").mode("append").options(**options)
 
 
+# -- queries ---------------------------------------------------------------------------------------
+
+
+def scanned(frame: DataFrame) -> int:
+    """The rows that the brokers returned for a query."""
+    frame.collect()
+    plans = [frame._jdf.queryExecution().executedPlan()]
+    for plan in plans:
+        if plan.nodeName().startswith("BatchScan"):
+            return int(plan.metrics().get("numOutputRows").get().value())
+        plans += [plan.children().apply(n) for n in range(plan.children().size())]
+    raise AssertionError("the query has no scan")
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 

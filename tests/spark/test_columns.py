@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
@@ -15,13 +16,13 @@ from anabranch.model.encoding import encode_event, encode_row
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.spark import columns
-from anabranch.spark.column_types import ENVELOPE, Kind, Wanted, as_kind, check_wanted
+from anabranch.spark.column_types import ENVELOPE, ColumnKind, Wanted, as_kind, check_wanted
 from anabranch.spark.columns import Columns
 from tests.bulk_parts import odd_bodies, usual_events
 from tests.event_parts import Bytes, frame
 from tests.matching_parts import NAMES
 
-KINDS: tuple[Kind, ...] = ("text", "integer", "float", "truth")
+KINDS: tuple[ColumnKind, ...] = ("text", "integer", "float", "truth", "timestamp")
 LONG = "a name of more than eight bytes"
 EVERYTHING = [
     *map(Wanted, ENVELOPE),
@@ -144,6 +145,19 @@ def test_sixty_four_attributes_none_of_which_is_wanted_are_stepped_over() -> Non
     assert found.to_pylist() == [{"tick": tick, "price": None, "a9x": None} for tick in (1, 2)]
 
 
+def test_a_timestamp_column_floors_nanoseconds_also_before_1970() -> None:
+    nanoseconds: list[Value] = [0, 999, 1_000, -1, -1_000, -1_001, 2**63 - 1, -(2**63)]
+    others: list[Value] = ["1970-01-01T00:00:00Z", 1.0, True]
+    bodies = [
+        encode_event(Event({"at": value}, id=EventId("p", 1, 1))) for value in nanoseconds + others
+    ]
+    for kind in (Columns, _Slow):
+        found = kind([Wanted("at", "timestamp")]).batch(rows_of(bodies), len(bodies), "s")
+        assert found.schema.field("at").type == pa.timestamp("us", tz="UTC")
+        whole = [0, 0, 1, -1, -1, -2, 9223372036854775, -9223372036854776]
+        assert found["at"].cast(pa.int64()).to_pylist() == [*whole, None, None, None]
+
+
 def test_a_value_of_another_type_is_null_and_an_integer_is_a_float() -> None:
     values: list[Value] = ["12", 12, 12.5, True]
     bodies = [encode_event(Event({"a": value}, id=EventId("p", 1, 1))) for value in values]
@@ -156,6 +170,7 @@ def test_a_value_of_another_type_is_null_and_an_integer_is_a_float() -> None:
         "integer": [None, 12, None, None],
         "float": [None, 12.0, 12.5, None],
         "truth": [None, None, None, True],
+        "timestamp": [None, datetime(1970, 1, 1, tzinfo=UTC), None, None],
     }
     for kind in KINDS:
         assert [as_kind(kind, value) for value in values] == found[kind]

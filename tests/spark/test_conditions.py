@@ -33,13 +33,14 @@ FEW = max(settings().max_examples // 150, 1)
 AT_ONCE = 12
 NAMES = ("a", "b", "c", "p", "q", "r", "s", "t")
 #: Every attribute may be of every kind.
-COLUMNS = {name: {kind: f"{name}__{kind}" for kind in KINDS} for name in NAMES}
+COLUMNS: Columns = {name: {kind: f"{name}__{kind}" for kind in KINDS} for name in NAMES}
 
 
 def table_of(events: list[Attributes]) -> pa.Table:
     columns = {"number": pa.array(range(len(events)), pa.int64())}
     for name, kinds in COLUMNS.items():
-        for kind, column in kinds.items():
+        for kind in KINDS:
+            column = kinds[kind]
             values = [event.get(name) for event in events]
             fitting = [v if v is not None and kind_of(v) == kind else None for v in values]
             columns[column] = pa.array(fitting, ARROW[kind])
@@ -231,3 +232,32 @@ def test_a_column_that_no_attribute_can_be_is_an_error_if_the_filter_names_it(
     with pytest.raises(LocalError, match="column 'day' has a type that attributes do not have"):
         condition("n > 0 AND day > 'x'", columns)
     condition("n > 0", columns)
+
+
+# -- timestamps
+
+#: Microseconds around literals, 1970, and the ends of 64-bit nanoseconds and of Spark's times.
+MOMENTS_US = [
+    *(-1, 0, 1, 1_769_860_800_000_000, 1_769_860_800_000_001),
+    *(INT_MIN // 1_000, INT_MIN // 1_000 + 1, INT_MAX // 1_000, INT_MAX // 1_000 + 1),
+    *(-62_135_596_800_000_000, 253_402_300_799_999_999),
+]
+
+
+@pytest.mark.parametrize("order", ["=", "<>", "<", "<=", ">", ">="])
+def test_a_column_of_timestamps_is_compared_as_the_integers_that_it_is_written_as(
+    spark: SparkSession, order: str
+) -> None:
+    moments = pa.array([*MOMENTS_US, None], pa.timestamp("us", tz="UTC"))
+    table = pa.table({"number": pa.array(range(len(moments)), pa.int64()), "at": moments})
+    frame = spark.createDataFrame(table)
+    events: list[Attributes] = [
+        {"at": us * 1_000} if INT_MIN <= us * 1_000 <= INT_MAX else {} for us in MOMENTS_US
+    ]
+    for literal in ("1970-01-01T00:00:00Z", "2026-01-31T13:00:00.000000001+01:00"):
+        filter = Filter.parse(f"at {order} TIMESTAMP '{literal}'")
+        for each in (filter, ~filter):
+            found = frame.where(condition(each, columns_of(frame.schema))).collect()
+            matching = [n for n, event in enumerate(events) if each.matches(event)]
+            assert sorted(row["number"] for row in found) == matching
+            assert matching or order in ("=", "<>")

@@ -2,23 +2,25 @@
 
 import math
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import datasource as conditions
 
 import anabranch
-from anabranch.model.event import Value
+from anabranch.model.event import INT_MAX, INT_MIN, Value
 from anabranch.model.filter import Filter
 from anabranch.spark.column_types import Kind, Wanted, as_kind
 from anabranch.spark.options import read_options
 from anabranch.spark.pushdown import converted, pushed
 from anabranch.spark.reader import BatchReader, PushingReader, batch_reader
 from anabranch.spark.schema import schema_of
-from tests.spark_parts import network_of
+from tests.spark_parts import network_of, scanned
 
 KINDS: tuple[Kind, ...] = ("text", "integer", "float", "truth")
 #: A column of each kind; several of one attribute, so that values meet columns of other kinds.
@@ -173,6 +175,118 @@ def test_a_reader_takes_conditions_only_if_it_was_asked_to() -> None:
     condition = conditions.GreaterThan(("n",), 5)
     # Spark evaluates it once more.
     assert [*asked.pushFilters([condition])] == [condition]
+
+
+# -- timestamps
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Microseconds around 1970 and around the ends of 64-bit nanoseconds.
+microseconds = st.one_of(
+    st.integers(-3, 3),
+    *(st.integers(end // 1_000 - 3, end // 1_000 + 3) for end in (INT_MIN, INT_MAX)),
+    st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999),
+)
+AT = {"at": Wanted("at", "timestamp")}
+
+
+def moment(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+@st.composite
+def near_times(draw: st.DrawFn) -> tuple[list[int], int]:
+    """Microseconds of literals, and nanoseconds close to one of them."""
+    literals = draw(st.lists(microseconds, min_size=1, max_size=3))
+    near = draw(st.sampled_from(literals)) * 1_000 + draw(st.integers(-2_000, 2_000))
+    return literals, min(max(near, INT_MIN), INT_MAX)
+
+
+@given(near_times(), st.sampled_from([*comparisons, conditions.In]), st.booleans())
+def test_conditions_on_timestamps_keep_exactly_the_rows_that_spark_keeps(
+    times: tuple[list[int], int], comparison: type[conditions.Filter], is_negated: bool
+) -> None:
+    literals, nanoseconds = times
+    shown = moment(nanoseconds // 1_000)
+    given = [moment(each) for each in literals]
+    if comparison is conditions.In:
+        condition: conditions.Filter = conditions.In(("at",), tuple(given))
+        says = shown in given
+    else:
+        condition = comparison(("at",), given[0])  # type: ignore[call-arg]  # the base has none
+        says = bool(spark_says_of_times(condition, shown, given[0]))
+    if is_negated:
+        condition, says = conditions.Not(condition), not says
+    expression = converted(condition, AT)
+    has_integers = all(us * 1_000 + 999 >= INT_MIN and us * 1_000 <= INT_MAX for us in literals)
+    if expression is None:
+        is_beyond = not has_integers
+        assert is_beyond or (is_negated and comparison is conditions.EqualNullSafe)
+        return
+    assert Filter(expression).matches({"at": nanoseconds}) == says
+
+
+def spark_says_of_times(condition: conditions.Filter, shown: datetime, literal: datetime) -> bool:
+    return {
+        conditions.EqualTo: shown == literal,
+        conditions.EqualNullSafe: shown == literal,
+        conditions.LessThan: shown < literal,
+        conditions.LessThanOrEqual: shown <= literal,
+        conditions.GreaterThan: shown > literal,
+        conditions.GreaterThanOrEqual: shown >= literal,
+    }[type(condition)]
+
+
+def test_conditions_on_timestamps_are_ranges_of_integers() -> None:
+    at = [Wanted("at", "timestamp")]
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    text, _ = pushed([conditions.GreaterThan(("at",), noon)], at, "")
+    assert text == "at > 1769860800000000999"
+    text, _ = pushed([conditions.In(("at",), (noon, EPOCH))], at, "")
+    assert text == (
+        "at >= 1769860800000000000 AND at <= 1769860800000000999 OR at >= 0 AND at <= 999"
+    )
+    for literal in (noon.replace(tzinfo=None), date(2026, 1, 31), 5, None):
+        assert pushed([conditions.EqualTo(("at",), literal)], at, "") == ("", [])
+        assert pushed([conditions.In(("at",), (noon, literal))], at, "x = 1")[1] == (
+            [] if literal is not None else [conditions.In(("at",), (noon, literal))]
+        )
+
+
+@pytest.fixture(scope="module")
+def times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[anabranch.Embedded]:
+    """Events a nanosecond around three microseconds: after and before 1970, and at its begin."""
+    with network_of(tmp_path_factory.mktemp("times")) as running:
+        with running.connect_blocking(name="feed") as client:
+            client.publish_many(
+                {"at": us * 1_000 + ns} for us in MOMENTS_US for ns in (-1, 0, 1, 999, 1_000)
+            )
+        yield running
+
+
+MOMENTS_US = (1_769_860_800_123_456, 0, -1_769_860_800_123_456)
+
+
+@pytest.mark.parametrize("order", ["=", "<>", "<", "<=", ">", ">=", "IN", "NOT IN"])
+def test_spark_and_the_broker_agree_about_timestamps(
+    spark: SparkSession, times: anabranch.Embedded, order: str
+) -> None:
+    literals = [f"timestamp_micros({us})" for us in MOMENTS_US]
+    texts = [f"TIMESTAMP '{moment(us).isoformat()}'" for us in MOMENTS_US]
+    chosen = [f"({', '.join(literals[:2])})"] if "IN" in order else [literals[0], texts[2]]
+
+    def rows(pushdown: str, condition: str) -> tuple[list[object], int]:
+        reader = spark.read.format("anabranch").option("brokers", times.addresses[0])
+        options = {"pushdown": pushdown, "streams": "a"}
+        frame = reader.options(**options).schema("tick BIGINT, at TIMESTAMP").load()
+        wanted = frame.where(condition)
+        return sorted(row["tick"] for row in wanted.collect()), scanned(wanted)
+
+    for literal in chosen:
+        kept, all_rows = rows("false", f"at {order} {literal}")
+        pushed_down, sent_rows = rows("true", f"at {order} {literal}")
+        assert kept == pushed_down
+        assert kept
+        assert (all_rows, sent_rows) == (15, len(kept))
 
 
 # -- the leak

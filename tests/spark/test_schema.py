@@ -14,6 +14,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
@@ -47,6 +49,7 @@ def test_what_is_offered_can_be_asked_for() -> None:
         Wanted("price", "float"),
         Wanted("n", "integer"),
         Wanted("ok", "truth"),
+        Wanted("at", "timestamp"),
     ]
     for whole in ("map", "variant"):
         every = [*wanted, Wanted("attributes", whole)]
@@ -59,6 +62,7 @@ def test_a_declared_schema_is_a_choice_of_columns() -> None:
         Wanted("tick"),
         Wanted("ok", "truth"),
     ]
+    assert of(("at", TimestampType())) == [Wanted("at", "timestamp")]
     assert of(("attributes", TEXTS)) == [Wanted("attributes", "map")]
     assert of(("attributes", VariantType())) == [Wanted("attributes", "variant")]
     assert of(("attributes.tick", StringType())) == [Wanted("attributes.tick", "text")]
@@ -75,8 +79,13 @@ def test_parts_of_the_envelope_may_be_declared_as_never_null_and_attributes_may_
 @pytest.mark.parametrize(
     ("name", "kind", "problem"),
     [
-        ("price", FloatType(), "'price' is float; attributes are string, bigint, double or"),
+        (
+            "price",
+            FloatType(),
+            "'price' is float; attributes are string, bigint, double, boolean or timestamp",
+        ),
         ("price", IntegerType(), "'price' is int"),
+        ("at", TimestampNTZType(), "'at' is timestamp_ntz; .* read it as one of these, then cast"),
         ("price", StringType("UTF8_LCASE"), "'price' is string collate UTF8_LCASE"),
         ("price", StructType(), "'price' is struct"),
         ("tick", IntegerType(), "'tick' is an envelope field of type bigint, not int"),

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import anabranch
-from tests.spark_parts import events_of, network_of
+from tests.spark_parts import events_of, network_of, scanned
 
 QUOTES = [{"symbol": symbol, "price": price} for symbol in ("IBM", "HPQ") for price in (1.0, 2.0)]
 
@@ -67,17 +67,6 @@ def test_a_query_of_a_table_adds_options_and_replaces_them(sql: SparkSession, pl
         rows(sql, query.format("sinkId = 'x'"))
 
 
-def scanned(frame: DataFrame) -> int:
-    """The rows that the brokers returned for a query."""
-    frame.collect()
-    plans = [frame._jdf.queryExecution().executedPlan()]
-    for plan in plans:
-        if plan.nodeName().startswith("BatchScan"):
-            return int(plan.metrics().get("numOutputRows").get().value())
-        plans += [plan.children().apply(n) for n in range(plan.children().size())]
-    raise AssertionError("the query has no scan")
-
-
 @pytest.mark.parametrize("kind", ["TABLE", "TEMPORARY VIEW"])
 def test_conditions_are_pushed_down_to_the_brokers(
     sql: SparkSession, place: str, kind: str
@@ -132,6 +121,27 @@ def test_a_table_with_a_list_of_columns_needs_its_brokers_in_the_query(
         rows(sql, "SELECT * FROM quotes")
     found = rows(sql, f"SELECT * FROM quotes WITH (brokers = '{place}') WHERE symbol = 'IBM'")
     assert found == [("IBM", 1.0), ("IBM", 2.0)]
+
+
+def test_times_are_written_and_read_as_the_same_times(sql: SparkSession, place: str) -> None:
+    options = f"OPTIONS (brokers '{place}', transactionId 'times')"
+    sql.sql(f"CREATE TEMPORARY VIEW sink (n BIGINT, at TIMESTAMP) USING anabranch {options}")
+    times = ("1969-12-31 23:59:59.999999Z", "2026-01-31 12:00:00.123456Z")
+    listed = ", ".join(f"({n}, TIMESTAMP '{each}')" for n, each in enumerate(times))
+    sql.sql(f"INSERT INTO sink VALUES {listed}, (2, NULL)")
+    nanoseconds = (-1_000, 1_769_860_800_123_456_000)
+    expected = [{"n": n, "at": each} for n, each in enumerate(nanoseconds)]
+    assert inserted(place, "times") == [*expected, {"n": 2}]
+    filter = "filter 'at > TIMESTAMP ''2026-01-31T12:00:00Z'' OR n < 1'"
+    reading = f"OPTIONS (brokers '{place}', streams 'a', {filter})"
+    sql.sql(f"CREATE TEMPORARY VIEW read (n BIGINT, at TIMESTAMP) USING anabranch {reading}")
+    assert rows(sql, "SELECT n, unix_micros(at) * 1000 FROM read WHERE at IS NOT NULL") == [
+        (0, nanoseconds[0]),
+        (1, nanoseconds[1]),
+    ]
+    sql.sql("CREATE TABLE declared (n BIGINT, at TIMESTAMP) USING anabranch")
+    query = f"SELECT n FROM declared WITH (brokers = '{place}', pushdown = 'true')"
+    assert rows(sql, f"{query} WHERE at = TIMESTAMP '{times[1]}'") == [(1,)]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     StructField,
     StructType,
     TimestampNTZType,
+    TimestampType,
 )
 
 import anabranch
@@ -61,6 +62,7 @@ def test_rows_become_events_in_the_order_of_partitions_and_rows(
         "concat('c', id) as correlationId",
         "'mine' as `attributes.stream`",
         "map('m1', id, 'm2', if(id % 2 = 0, null, id)) as attributes",
+        "if(id % 7 = 0, null, timestamp_micros(id * 1000003 - 9999)) as at",
     )
     writing(frame, {"brokers": place, "transactionId": "rows"}).save()
     found = events_of(place, publisher="sink/rows")
@@ -75,6 +77,7 @@ def test_rows_become_events_in_the_order_of_partitions_and_rows(
             "m1": n,
         }
         wanted |= {} if n % 3 == 0 else {"symbol": f"s{n}"}
+        wanted |= {} if n % 7 == 0 else {"at": (n * 1_000_003 - 9_999) * 1_000}
         wanted |= {} if n % 2 == 0 else {"m2": n}
         assert dict(event) == wanted
         assert event.payload == f"p{n}".encode()
@@ -132,6 +135,21 @@ def test_a_bad_row_is_named_and_nothing_of_its_write_is_in_the_stream(
 # -- transactions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("microseconds", [9_223_372_036_854_776, -9_223_372_036_854_776])
+def test_a_time_that_no_integer_holds_is_an_error_that_names_its_row(
+    spark: SparkSession, place: str, microseconds: int
+) -> None:
+    edge = microseconds - (1 if microseconds > 0 else -1)
+    moments = f"timestamp_micros(if(id = 7, {microseconds}, {edge})) as at"
+    frame = spark.range(0, 10, 1, 1).selectExpr("id as n", moments)
+    writing(frame.where("n <> 7"), {"brokers": place, "transactionId": f"edge {edge}"}).save()
+    found = events_of(place, publisher=f"sink/edge {edge}")
+    assert {each["at"] for each in found} == {edge * 1_000}
+    with pytest.raises(PySparkException, match="row 7: column 'at' is a time outside of 64-bit"):
+        writing(frame, {"brokers": place, "transactionId": f"beyond {edge}"}).save()
+    assert events_of(place, publisher=f"sink/beyond {edge}") == []
+
+
 def test_the_same_transaction_twice_is_written_once(spark: SparkSession, place: str) -> None:
     options = {"brokers": place, "transactionId": "monday"}
     for count in 10, 20:
@@ -175,8 +193,22 @@ def _schema(*fields: tuple[str, DataType]) -> StructType:
     ("schema", "problem"),
     [
         (_schema(("x", DecimalType(5, 2))), r"column 'x' is decimal\(5,2\); attributes are string"),
-        (_schema(("x", DateType())), "column 'x' is date"),
-        (_schema(("x", ArrayType(LongType()))), "column 'x' is array<bigint>"),
+        (_schema(("x", DecimalType(5, 2))), "cast it to double, which may round, to string, or to"),
+        (_schema(("x", DateType())), "column 'x' is date; .*: cast it to string or timestamp"),
+        (
+            _schema(("x", TimestampNTZType())),
+            "'x' is timestamp_ntz; .*: cast it to timestamp, whic",
+        ),
+        (_schema(("x", ArrayType(LongType()))), r"is array<bigint>; .*: make it one text, such as"),
+        (_schema(("x", MapType(StringType(), LongType()))), "select its entries as columns, or"),
+        (
+            _schema(("x", _schema(("a", LongType())))),
+            "select its fields as columns, or make it one",
+        ),
+        (
+            _schema(("attributes", MapType(StringType(), TimestampType()))),
+            r"use transform_values\(attributes, \(k, v\) -> unix_micros\(v\) \* 1000\)",
+        ),
         (_schema(("x", NullType())), "column 'x' is void"),
         (_schema(("payload", StringType())), "'payload' is an envelope field of type binary"),
         (_schema(("timestamp", TimestampNTZType())), "of type timestamp, not timestamp_ntz"),

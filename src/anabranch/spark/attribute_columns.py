@@ -6,7 +6,8 @@
     attributes.stream string               stream, a text with the name of an envelope field
     day date, tags array<…>                none: not an attribute type
 
-Smaller integers count as integers and 32-bit floats as floats. An attribute may have several
+Smaller integers count as integers and 32-bit floats as floats (`attribute_types`). Timestamps are
+not found: select `unix_micros(at) * 1000` instead. An attribute may have several
 columns, one per kind of value; the first that is not null counts. Archives are laid out like this.
 For other frames the caller states it: `{"size_text": "size"}`.
 
@@ -17,23 +18,11 @@ it directly. This module keeps no state.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from pyspark.sql.types import (
-    BooleanType,
-    ByteType,
-    CharType,
-    DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StringType,
-    StructType,
-    VarcharType,
-)
+from pyspark.sql.types import DataType, StructType, TimestampType
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import OWN, PARTITIONS, ColumnName
+from anabranch.spark.attribute_types import cast_for, column_kind_of
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind
 
 
@@ -49,19 +38,6 @@ def archived_columns(columns: Iterable[ColumnName]) -> list[AttributeColumn]:
     """The attribute columns of an archive or of a historical query (`history.look_into`)."""
     return [AttributeColumn(each.name, each.attribute, each.kind) for each in columns]
 
-
-_KINDS: dict[type[DataType], Kind] = {
-    StringType: "text",
-    VarcharType: "text",
-    CharType: "text",
-    LongType: "integer",
-    IntegerType: "integer",
-    ShortType: "integer",
-    ByteType: "integer",
-    DoubleType: "float",
-    FloatType: "float",
-    BooleanType: "truth",
-}
 
 _RESERVED = frozenset((*ENVELOPE, *OWN, *PARTITIONS))
 
@@ -83,8 +59,10 @@ def attribute_columns(schema: StructType, attributes: Attributes = ()) -> list[A
     for field in schema.fields:
         kind = kind_of(field.dataType)
         if field.name in given and kind is None:
-            what = field.dataType.simpleString()
-            raise LocalError(f"column {field.name!r} is {what}, which is not an attribute type")
+            what, remedy = field.dataType.simpleString(), _remedy_for(field.dataType)
+            raise LocalError(
+                f"column {field.name!r} is {what}, which is not an attribute type here: {remedy}"
+            )
         if kind is not None and (field.name in given or field.name not in _RESERVED):
             attribute = given.get(field.name, field.name.removeprefix(ATTRIBUTE_PREFIX))
             found.append(AttributeColumn(field.name, attribute, kind))
@@ -96,5 +74,11 @@ def _listed(attributes: Attributes) -> Sequence[AttributeColumn]:
 
 
 def kind_of(data_type: DataType) -> Kind | None:
-    """The kind of attribute that a column of this type holds; None if it cannot hold any."""
-    return next((kind for each, kind in _KINDS.items() if isinstance(data_type, each)), None)
+    """The kind of values that a column of this type holds; None if it cannot hold any."""
+    kind = column_kind_of(data_type)
+    return None if kind == "timestamp" else kind
+
+
+def _remedy_for(data_type: DataType) -> str:
+    is_timestamp = isinstance(data_type, TimestampType)
+    return "select unix_micros(x) * 1000" if is_timestamp else cast_for(data_type)

@@ -2,7 +2,8 @@
 
 A *wanted* column is an envelope field, an attribute with a type, or all attributes. A value that an
 event does not have is null. So is a value of another type than the column's, as it is unknown to a
-filter; but a float column accepts integers, because filters compare the two by value. Names of
+filter; but a float column accepts integers, because filters compare the two by value, and a
+timestamp column shows integers as times (`attribute_types`). Names of
 envelope fields refer to these fields; an attribute of the same name is available as
 `attributes.NAME`, and this prefix is allowed for every attribute.
 
@@ -26,20 +27,25 @@ import pyarrow as pa
 
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
+from anabranch.model.timestamps import NS_PER_MICROSECOND
 
+#: Kinds of values, and kinds of columns for single attributes.
 Kind = Literal["text", "integer", "float", "truth"]
+ColumnKind = Kind | Literal["timestamp"]
 Whole = Literal["map", "variant"]
 #: Name of the column with all attributes; and prefix for attributes that have the name of an
 #: envelope field.
 ATTRIBUTES: Final = "attributes"
 ATTRIBUTE_PREFIX: Final = f"{ATTRIBUTES}."
 
+_TIME = pa.timestamp("us", tz="UTC")
 #: Arrow types; a variant in Spark's exchange format.
-ARROW: dict[Kind | Whole, pa.DataType] = {
+ARROW: dict[ColumnKind | Whole, pa.DataType] = {
     "text": pa.string(),
     "integer": pa.int64(),
     "float": pa.float64(),
     "truth": pa.bool_(),
+    "timestamp": _TIME,
     "map": pa.map_(pa.string(), pa.string()),
     "variant": pa.struct(
         [
@@ -48,7 +54,6 @@ ARROW: dict[Kind | Whole, pa.DataType] = {
         ]
     ),
 }
-_TIME = pa.timestamp("us", tz="UTC")
 #: Envelope fields and their types.
 ENVELOPE: dict[str, pa.DataType] = {
     "stream": pa.string(),
@@ -68,14 +73,14 @@ class Wanted(msgspec.Struct, frozen=True):
     """A column: an envelope field if `kind` is None, otherwise one attribute or all."""
 
     name: str
-    kind: Kind | Whole | None = None
+    kind: ColumnKind | Whole | None = None
 
     @property
     def attribute(self) -> str:
         return self.name.removeprefix(ATTRIBUTE_PREFIX)
 
     @property
-    def single(self) -> Kind | None:
+    def single(self) -> ColumnKind | None:
         """The kind of a single attribute; None for other columns."""
         if self.kind == "map" or self.kind == "variant":  # noqa: PLR1714 - narrows the type
             return None
@@ -86,10 +91,14 @@ class Wanted(msgspec.Struct, frozen=True):
         return ENVELOPE[self.name] if self.kind is None else ARROW[self.kind]
 
 
-def as_kind(kind: Kind, value: Value | None) -> Value | None:
-    """The value as a column of this kind holds it; None if it does not fit."""
+def as_kind(kind: ColumnKind, value: Value | None) -> Value | None:
+    """The value as a column of this kind holds it, a timestamp in microseconds; None if it does not
+    fit.
+    """
     if isinstance(value, bool):
         return value if kind == "truth" else None
+    if isinstance(value, int) and kind == "timestamp":
+        return value // NS_PER_MICROSECOND
     if isinstance(value, int):
         return value if kind == "integer" else float(value) if kind == "float" else None
     if isinstance(value, float):

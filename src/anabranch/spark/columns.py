@@ -41,7 +41,16 @@ from anabranch.model.encoding import decode_event, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, Value
 from anabranch.model.limits import STORED_LIMITS
-from anabranch.spark.column_types import ARROW, ATTRIBUTE_PREFIX, ENVELOPE, Kind, Wanted, as_kind
+from anabranch.model.timestamps import NS_PER_MICROSECOND
+from anabranch.spark.column_types import (
+    ARROW,
+    ATTRIBUTE_PREFIX,
+    ENVELOPE,
+    ColumnKind,
+    Kind,
+    Wanted,
+    as_kind,
+)
 from anabranch.spark.kernels import unpack, variants
 
 Bytes = NDArray[np.uint8]
@@ -71,7 +80,9 @@ def texts(data_type: pa.DataType, data: Bytes, count: int, table: SpotTable) -> 
     return array_of(data_type, count, None, offsets, out)
 
 
-def values(kind: Kind, data: Bytes, count: int, table: ValueTable, floats: Floats) -> pa.Array:
+def values(
+    kind: ColumnKind, data: Bytes, count: int, table: ValueTable, floats: Floats
+) -> pa.Array:
     """The values of one attribute that are of this kind."""
     valid = np.zeros(-(-count // 8), np.uint8)
     if kind == "text":
@@ -84,9 +95,11 @@ def values(kind: Kind, data: Bytes, count: int, table: ValueTable, floats: Float
     if kind == "truth":
         found = np.zeros(-(-count // 8), np.uint8)
         some = unpack.truths(*table, count, found, valid)
-    elif kind == "integer":
-        found = np.empty(count, np.int64)
-        some = unpack.integers(*table, found, valid)
+    elif kind in ("integer", "timestamp"):
+        whole: Words = np.empty(count, np.int64)
+        some = unpack.integers(*table, whole, valid)
+        # Floored: towards the past, also before 1970.
+        found = whole // NS_PER_MICROSECOND if kind == "timestamp" else whole
     else:
         found = np.empty(count, np.float64)
         some = floats(*table, found, valid)

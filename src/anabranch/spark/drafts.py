@@ -8,8 +8,9 @@ Rules:
 
 1. A column becomes the attribute of the same name, unless an envelope field has that name. Write
    such an attribute as `attributes.NAME`; the prefix is allowed for every other attribute, too.
-2. Attribute types: STRING; BIGINT and smaller integers; DOUBLE and FLOAT; BOOLEAN. Any other type
-   is an error that names the column: dates and decimals need an explicit cast by the user.
+2. Attribute types: STRING; BIGINT and smaller integers; DOUBLE and FLOAT; BOOLEAN; TIMESTAMP, as
+   integer nanoseconds (`attribute_types`). Any other type is an error that names the column and the
+   casts to choose from: dates and decimals need an explicit one by the user.
 3. `payload`, `contentType`, `correlationId` and `timestamp` are written to the envelope.
    `attributes` is a map or a variant whose entries become attributes, in addition to those that
    have columns.
@@ -52,32 +53,26 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.types import (
     BinaryType,
-    BooleanType,
-    ByteType,
-    CharType,
     DataType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
     MapType,
-    ShortType,
     StringType,
     StructType,
     TimestampType,
-    VarcharType,
     VariantType,
 )
 
 from anabranch.model.encoding import encode_draft
 from anabranch.model.errors import EventError, LocalError
-from anabranch.model.event import DEFAULT_CONTROL, Event
+from anabranch.model.event import DEFAULT_CONTROL, INT_MAX, Event
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.names import check_name
-from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
+from anabranch.model.timestamps import NS_PER_MICROSECOND
+from anabranch.spark.attribute_types import cast_for, column_kind_of
+from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, ColumnKind
 from anabranch.spark.kernels import pack as at
 from anabranch.spark.kernels import variants
 from anabranch.spark.kernels.pack import pack
@@ -99,30 +94,18 @@ class Part(msgspec.Struct, frozen=True):
     #: For role "attribute": its name.
     attribute: str = ""
     #: Kind of the attribute, or of the values of an `attributes` map.
-    kind: Kind = "text"
+    kind: ColumnKind = "text"
     #: For role "attributes": whether each value carries its own kind.
     is_variant: bool = False
 
 
-_KINDS: Final[dict[type[DataType], Kind]] = {
-    StringType: "text",
-    CharType: "text",
-    VarcharType: "text",
-    ByteType: "integer",
-    ShortType: "integer",
-    IntegerType: "integer",
-    LongType: "integer",
-    FloatType: "float",
-    DoubleType: "float",
-    BooleanType: "truth",
-}
 _WRITTEN: Final[dict[str, tuple[Role, type[DataType], str]]] = {
     "timestamp": ("timestamp", TimestampType, "timestamp"),
     "correlationId": ("correlationId", StringType, "string"),
     "contentType": ("contentType", StringType, "string"),
     "payload": ("payload", BinaryType, "binary"),
 }
-_TYPES: Final = "string, bigint, int, smallint, tinyint, double, float or boolean"
+_TYPES: Final = "string, bigint, int, smallint, tinyint, double, float, boolean or timestamp"
 #: Envelope fields that the broker assigns.
 ASSIGNED: Final = tuple(name for name in ENVELOPE if name not in _WRITTEN)
 
@@ -180,13 +163,20 @@ def _map_part(name: str, place: int, data_type: MapType) -> Part:
     kind = _kind(
         f"column {name!r} is {data_type.simpleString()}, with values that are", data_type.valueType
     )
+    if kind == "timestamp":
+        raise LocalError(
+            f"column {name!r} is {data_type.simpleString()}; only a column of its own can be a"
+            " timestamp: use transform_values(attributes, (k, v) -> unix_micros(v) * 1000)"
+        )
     return Part(name, place, "attributes", kind=kind)
 
 
-def _kind(words: str, data_type: DataType) -> Kind:
-    kind = next((kind for each, kind in _KINDS.items() if isinstance(data_type, each)), None)
+def _kind(words: str, data_type: DataType) -> ColumnKind:
+    kind = column_kind_of(data_type)
     if kind is None:
-        raise LocalError(f"{words} {data_type.simpleString()}; attributes are {_TYPES}: cast it")
+        raise LocalError(
+            f"{words} {data_type.simpleString()}; attributes are {_TYPES}: {cast_for(data_type)}"
+        )
     return kind
 
 
@@ -274,7 +264,7 @@ def _problem(report: Integers, before: int, dictionary: NDArray[np.uint8]) -> st
     key = dictionary[first : first + length].tobytes().decode(errors="replace")
     return (
         f"{where}, key {key!r} is not a text, integer, float or boolean; cast it (a decimal to"
-        " double), or leave it out"
+        " double, a timestamp t to unix_micros(t) * 1000), or leave it out"
     )
 
 
@@ -285,11 +275,12 @@ _SPARE_BYTES: Final = 65_536
 #: Size of an event id in addition to its name; see `model.encoding`.
 _ID_FRAMING_BYTES_MAX: Final = 24
 
-_ARROW: Final[dict[Kind, tuple[int, pa.DataType]]] = {
+_ARROW: Final[dict[ColumnKind, tuple[int, pa.DataType]]] = {
     "text": (at.TEXT, pa.string()),
     "integer": (at.INTEGER, pa.int64()),
     "float": (at.FLOAT, pa.float64()),
     "truth": (at.TRUTH, pa.bool_()),
+    "timestamp": (at.INTEGER, pa.int64()),
 }
 _SLOTS: Final[dict[Role, int]] = {
     "timestamp": at.STAMP,
@@ -299,6 +290,8 @@ _SLOTS: Final[dict[Role, int]] = {
     "attributes": at.ENTRIES,
 }
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+_MICROSECONDS_MAX: Final = INT_MAX // NS_PER_MICROSECOND
+_OUTSIDE: Final = "is a time outside of 64-bit nanoseconds (1677 to 2262)"
 
 _list_decoder = msgspec.msgpack.Decoder(list[bytes])
 
@@ -372,6 +365,8 @@ class Drafting:
             array = batch.column(part.place)
             if part.role == "attribute":
                 kind, data_type = _ARROW[part.kind]
+                if part.kind == "timestamp":
+                    array = _nanoseconds(part.column, array, before)
                 arrays[slot] = _describe(table, slot, kind, _as(array, data_type))
                 slot += 1
             elif part.role == "attributes" and part.is_variant:
@@ -427,7 +422,7 @@ class Drafting:
             at.BAD_NAME: f"is not a valid name: it has {size} bytes (allowed: 1 to"
             f" {limits.name_bytes_max}), or a control character",
             at.TWICE: "is a duplicate attribute in this row",
-            at.BAD_STAMP: "is a time outside of 64-bit nanoseconds (1677 to 2262)",
+            at.BAD_STAMP: _OUTSIDE,
         }
         return RowError(f"{what} {texts[problem]}")
 
@@ -458,6 +453,16 @@ def _as(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     return array if array.type == data_type else array.cast(data_type)
 
 
+def _nanoseconds(column: str, array: pa.Array, before: int) -> pa.Array:
+    """A column of timestamps as integers; `before` is the number of rows that precede it."""
+    moments = _as(_as(array, _MICROSECONDS), pa.int64())
+    found: Integers = moments.fill_null(0).to_numpy(zero_copy_only=False)
+    outside = np.flatnonzero((found > _MICROSECONDS_MAX) | (found < -_MICROSECONDS_MAX))
+    if len(outside):
+        raise RowError(f"row {before + int(outside[0])}: column {column!r} {_OUTSIDE}")
+    return pc.multiply(moments, NS_PER_MICROSECOND)
+
+
 def _describe(table: NDArray[np.int64], place: int, kind: int, array: pa.Array) -> pa.Array:
     """Write the addresses of an array into the column description."""
     buffers = array.buffers()
@@ -471,7 +476,9 @@ def _describe(table: NDArray[np.int64], place: int, kind: int, array: pa.Array) 
     return array
 
 
-def _describe_map(table: NDArray[np.int64], array: pa.Array, kind: Kind) -> dict[int, pa.Array]:
+def _describe_map(
+    table: NDArray[np.int64], array: pa.Array, kind: ColumnKind
+) -> dict[int, pa.Array]:
     number, data_type = _ARROW[kind]
     return {
         at.ENTRIES: _describe(table, at.ENTRIES, at.MAP, array),

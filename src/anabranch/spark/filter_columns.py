@@ -63,7 +63,7 @@ from anabranch.model.language.expression import (
 )
 from anabranch.model.language.like import Segment, matcher_of, pattern_of
 from anabranch.spark import filter_terms
-from anabranch.spark.attribute_columns import kind_of
+from anabranch.spark.attribute_types import column_kind_of
 from anabranch.spark.filter_terms import (
     INFINITY,
     Constant,
@@ -257,7 +257,7 @@ def condition(filter: str | FilterSource, columns: Columns) -> Column:
 def columns_of(schema: StructType) -> Columns:
     """The columns of a frame that holds each attribute under its own name, in one kind. A filter
     that names a column of another type, such as a decimal, is an error."""
-    kinds = {field.name: kind_of(field.dataType) for field in schema.fields}
+    kinds = {field.name: column_kind_of(field.dataType) for field in schema.fields}
     return {name: {} if kind is None else {kind: name} for name, kind in kinds.items()}
 
 
@@ -316,7 +316,7 @@ class _Tree:
                 if not kinds:
                     raise LocalError(
                         f"column {name!r} has a type that attributes do not have; cast it to"
-                        " bigint, double, string or boolean"
+                        " bigint, double, string, boolean or timestamp"
                     )
                 return attribute_term(kinds)
             case Negative(operand):

@@ -40,10 +40,12 @@ from anabranch.model.language.evaluate import Result, is_number
 from anabranch.model.language.evaluate import calculate as calculate_values
 from anabranch.model.language.evaluate import negate as negate_value
 from anabranch.model.language.expression import Operator
-from anabranch.spark.column_types import Kind
+from anabranch.spark.attribute_types import nanoseconds
+from anabranch.spark.column_types import ColumnKind, Kind
 
-#: Kind of an attribute's values → name of the column that holds them.
-Kinds = Mapping[Kind, str]
+#: Kind of an attribute's column → its name. An attribute has no columns of both integers and
+#: timestamps.
+Kinds = Mapping[ColumnKind, str]
 
 INFINITY = float("inf")
 #: Spark recurses into expressions, and a pair is a dozen levels deep.
@@ -111,14 +113,21 @@ Operand = Constant | Term
 
 
 def attribute_term(kinds: Kinds) -> Term:
-    """The operand for an attribute. Narrower columns are widened; others stay unchanged."""
-    columns = {kind: F.col(quoted(name)).cast(_TYPES[kind]) for kind, name in kinds.items()}
+    """The operand for an attribute. Narrower columns are widened, timestamps are integers; others
+    stay unchanged.
+    """
+    columns = {kind: _attribute_column(kind, name) for kind, name in kinds.items()}
     return Term(
         text=columns.get("text"),
-        integer=columns.get("integer"),
+        integer=columns.get("integer", columns.get("timestamp")),
         float=columns.get("float"),
         truth=columns.get("truth"),
     )
+
+
+def _attribute_column(kind: ColumnKind, name: str) -> Column:
+    column = F.col(quoted(name))
+    return nanoseconds(column) if kind == "timestamp" else column.cast(_TYPES[kind])
 
 
 def quoted(name: str) -> str:

@@ -10,11 +10,16 @@ conditions that lose no row that Spark would keep are pushed down:
 3. A DOUBLE column holds integers as floats, rounded beyond 2**53; filters do not round. Hence only
    literals below that.
 4. Filters cannot refer to envelope fields or to attributes in a single column.
+5. A TIMESTAMP column has microseconds, the integers in it nanoseconds, floored: m is shown for the
+   integers from 1000 m to 1000 m + 999. So `= m` is that range, `> m` is above its end, `>= m` from
+   its begin, and so on; exactly the rows that Spark keeps. A range outside of 64 bits is left to
+   Spark.
 
 Other conditions cost as much as without pushdown. This module keeps no state.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from pyspark.sql import datasource as spark
 
@@ -34,9 +39,11 @@ from anabranch.model.language.expression import (
     Text,
     Truth,
     conjunction_of,
+    disjunction_of,
     negation_of,
 )
-from anabranch.spark.column_types import Kind, Wanted
+from anabranch.model.timestamps import NS_PER_MICROSECOND, nanoseconds_of
+from anabranch.spark.column_types import ColumnKind, Wanted
 
 _ESCAPE = "!"
 _ORDERS: dict[type[spark.Filter], Order] = {
@@ -49,11 +56,12 @@ _ORDERS: dict[type[spark.Filter], Order] = {
 }
 #: Kind → comparisons that lose no row.
 _ALL: frozenset[Order] = frozenset(_ORDERS.values())
-_SAFE: Mapping[Kind, frozenset[Order]] = {
+_SAFE: Mapping[ColumnKind, frozenset[Order]] = {
     "text": _ALL,
     "integer": _ALL,
     "float": frozenset({"=", "<", "<="}),
     "truth": frozenset({"="}),
+    "timestamp": _ALL,
 }
 
 
@@ -98,7 +106,10 @@ def converted(condition: spark.Filter, columns: Mapping[str, Wanted]) -> Express
     order = _ORDERS.get(type(condition))
     if order is None or order not in _SAFE[kind]:
         return None
-    literal = _literal(getattr(condition, "value", None), kind)
+    value = getattr(condition, "value", None)
+    if kind == "timestamp":
+        return _timestamp_test(order, operand, value)
+    literal = _literal(value, kind)
     return None if literal is None else Comparison(order, operand, literal)
 
 
@@ -121,7 +132,27 @@ def _column(condition: spark.Filter, columns: Mapping[str, Wanted]) -> Wanted | 
     return columns.get(path[0]) if len(path) == 1 else None
 
 
-def _member(condition: spark.In, kind: Kind, operand: Attribute) -> Expression | None:
+def _timestamp_test(order: Order, operand: Attribute, value: object) -> Expression | None:
+    """Rule 5."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    low = nanoseconds_of(value)
+    high = low + NS_PER_MICROSECOND - 1
+    if high < INT_MIN or low > INT_MAX:
+        return None
+    first, last = Integer(max(low, INT_MIN)), Integer(min(high, INT_MAX))
+    if order == "=":
+        at_least = Comparison(">=", operand, first)
+        return conjunction_of((at_least, Comparison("<=", operand, last)))
+    return Comparison(order, operand, last if order in ("<=", ">") else first)
+
+
+def _member(condition: spark.In, kind: ColumnKind, operand: Attribute) -> Expression | None:
+    if kind == "timestamp":
+        given = [value for value in condition.value if value is not None]
+        tests = [_timestamp_test("=", operand, value) for value in given]
+        ranges = [test for test in tests if test is not None]
+        return disjunction_of(ranges) if ranges and len(ranges) == len(tests) else None
     literals = [_literal(value, kind) for value in condition.value if value is not None]
     known = [literal for literal in literals if literal is not None]
     if not known or len(known) < len(literals):
@@ -129,7 +160,7 @@ def _member(condition: spark.In, kind: Kind, operand: Attribute) -> Expression |
     return In(operand, tuple(known))
 
 
-def _literal(value: object, kind: Kind) -> Expression | None:
+def _literal(value: object, kind: ColumnKind) -> Expression | None:
     if kind == "text":
         return Text(value) if isinstance(value, str) else None
     if kind == "truth":

@@ -3,8 +3,9 @@
     wanted = wanted_of(schema)          # columns that the user requested
     schema = schema_of(wanted)          # default schema for a read without one
 
-Attribute types: STRING, BIGINT, DOUBLE, BOOLEAN. INT and FLOAT would lose precision; cast to them
-if needed. A column with the name of an envelope field is that field and must have its type. A
+Attribute types: STRING, BIGINT, DOUBLE, BOOLEAN, TIMESTAMP. INT and FLOAT would lose precision;
+cast to them if needed. TIMESTAMP shows an integer as a time (`attribute_types`) and is never
+inferred. A column with the name of an envelope field is that field and must have its type. A
 column `attributes` of type MAP<STRING, STRING> or VARIANT holds all attributes.
 
 A read without a schema gets all envelope fields, and the attributes that occur in a sample of the
@@ -29,6 +30,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
     VariantType,
 )
 
@@ -38,6 +40,7 @@ from anabranch.spark.column_types import (
     ATTRIBUTE_PREFIX,
     ATTRIBUTES,
     ENVELOPE,
+    ColumnKind,
     Kind,
     Wanted,
     Whole,
@@ -47,11 +50,12 @@ from anabranch.spark.options import AttributesAs, OptionError
 
 log = logging.getLogger("anabranch.spark")
 
-_KINDS: tuple[tuple[DataType, Kind], ...] = (
+_KINDS: tuple[tuple[DataType, ColumnKind], ...] = (
     (StringType(), "text"),
     (LongType(), "integer"),
     (DoubleType(), "float"),
     (BooleanType(), "truth"),
+    (TimestampType(), "timestamp"),
 )
 #: Columns that are set in a silence row.
 SILENT = ("stream", "tick", "timestamp", "loggedAt")
@@ -121,13 +125,13 @@ def _whole(kind: DataType) -> Whole:
     )
 
 
-def _attribute(name: str, kind: DataType) -> Kind:
+def _attribute(name: str, kind: DataType) -> ColumnKind:
     for known, found in _KINDS:
         if kind == known:
             return found
     raise LocalError(
-        f"column {name!r} is {kind.simpleString()}; attributes are string, bigint, double or"
-        " boolean: read it as one of these, then cast it"
+        f"column {name!r} is {kind.simpleString()}; attributes are string, bigint, double,"
+        " boolean or timestamp: read it as one of these, then cast it"
     )
 
 

@@ -153,7 +153,11 @@ NOON_NS = 1_769_860_800_123_456_000
 
 
 def test_a_datetime_becomes_nanoseconds_since_1970_whatever_its_zone() -> None:
-    given = {"n": 1, "at": NOON, "there": NOON.astimezone(timezone(timedelta(hours=-5)))}
+    given: dict[str, int | datetime] = {
+        "n": 1,
+        "at": NOON,
+        "there": NOON.astimezone(timezone(timedelta(hours=-5))),
+    }
     event = Event(given)
     assert dict(event) == {"n": 1, "at": NOON_NS, "there": NOON_NS}
     assert [type(value) for value in event.attributes.values()] == [int, int, int]

@@ -90,6 +90,12 @@ class _Nowhere(tzinfo):
     def utcoffset(self, moment: datetime | None) -> None:
         return None
 
+    def dst(self, moment: datetime | None) -> None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> None:
+        return None
+
 
 class _Sooner(datetime):
     pass

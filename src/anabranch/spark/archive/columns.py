@@ -64,7 +64,13 @@ from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, Value
 from anabranch.model.filter import Filter
 from anabranch.model.limits import STORED_LIMITS
-from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ATTRIBUTES, ENVELOPE, Kind
+from anabranch.spark.column_types import (
+    ATTRIBUTE_PREFIX,
+    ATTRIBUTES,
+    ENVELOPE,
+    ColumnKind,
+    Kind,
+)
 from anabranch.spark.columns import Bytes, Words, array_of, texts, values
 from anabranch.spark.kernels import pack as described
 from anabranch.spark.kernels import restore, unpack
@@ -139,9 +145,9 @@ class Naming:
         """All columns, in the order of their creation."""
         return [ColumnName(name, *pair) for pair, name in self._names.items()]
 
-    def kinds(self) -> dict[str, dict[Kind, str]]:
+    def kinds(self) -> dict[str, dict[ColumnKind, str]]:
         """Attribute → kind → column."""
-        found: dict[str, dict[Kind, str]] = {}
+        found: dict[str, dict[ColumnKind, str]] = {}
         for (attribute, kind), name in self._names.items():
             found.setdefault(attribute, {})[kind] = name
         return found

@@ -36,7 +36,7 @@ from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern
 from anabranch.spark.attribute_columns import AttributeColumn
-from anabranch.spark.column_types import Kind
+from anabranch.spark.column_types import ColumnKind, Kind
 from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import any_of, quoted
 
@@ -126,7 +126,7 @@ class Routing:
         for number, part in enumerate(self._scheme.pattern.parts):
             text = str(part.filter)
             bits[text] = bits.get(text, 0) | 1 << number
-        kinds: dict[str, dict[Kind, str]] = {}
+        kinds: dict[str, dict[ColumnKind, str]] = {}
         for each in self._columns:
             kinds.setdefault(each.attribute, {}).setdefault(each.kind, each.column)
         found = {parts: condition(text, kinds) for text, parts in bits.items()}
