@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 import numpy as np
@@ -159,20 +158,20 @@ def test_a_timestamp_column_floors_nanoseconds_also_before_1970() -> None:
 
 
 def test_a_value_of_another_type_is_null_and_an_integer_is_a_float() -> None:
+    plain = [kind for kind in KINDS if kind != "timestamp"]
     values: list[Value] = ["12", 12, 12.5, True]
     bodies = [encode_event(Event({"a": value}, id=EventId("p", 1, 1))) for value in values]
     found = {
         kind: Columns([Wanted("a", kind)]).batch(rows_of(bodies), 4, "s")["a"].to_pylist()
-        for kind in KINDS
+        for kind in plain
     }
     assert found == {
         "text": ["12", None, None, None],
         "integer": [None, 12, None, None],
         "float": [None, 12.0, 12.5, None],
         "truth": [None, None, None, True],
-        "timestamp": [None, datetime(1970, 1, 1, tzinfo=UTC), None, None],
     }
-    for kind in KINDS:
+    for kind in plain:
         assert [as_kind(kind, value) for value in values] == found[kind]
 
 

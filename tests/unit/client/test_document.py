@@ -40,7 +40,7 @@ def at(network: anabranch.Embedded, text: str) -> str:
 
 
 def test_there_are_examples() -> None:
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
     assert len(BLOCKING_BLOCKS) == 2
     # The one on Spark is tried where there is a session.
     programs = {path.stem for path in (ROOT / "examples").glob("*.py")} - {"quotes_pipeline"}

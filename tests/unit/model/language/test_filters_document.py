@@ -1,6 +1,7 @@
 """The examples of docs/reference/filters.md are filters."""
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_tuples_in_the_document_parse(text: str) -> None:
 
 @pytest.mark.parametrize("source", examples("python"))
 def test_python_in_the_document_builds_a_filter(source: str) -> None:
-    built = eval(source, {"attr": attr, "all_of": all_of, "any_of": any_of})
+    names = {"attr": attr, "all_of": all_of, "any_of": any_of, "UTC": UTC, "datetime": datetime}
+    built = eval(source, names)
     assert isinstance(built, Condition)
     assert parse_expression(str(built)) == built.expression
 
