@@ -205,6 +205,25 @@ def test_a_match_has_its_events_with_their_attributes_and_what_has_no_time_is_to
     assert (timeless.finding, timeless.identity, timeless.events[0].tick) == ("no-time", None, 9)
 
 
+def test_times_are_attributes_of_conditions_and_joins(spark: SparkSession) -> None:
+    events = [
+        PlacedEvent("a", tick, BEGIN_NS + tick * 1_000_000, {"x": x, "t": "p"})
+        for tick, x in enumerate((1, 1, 2, 2))
+    ]
+    frame = spark.createDataFrame(table(events)).selectExpr(
+        "*", "timestamp_micros(if(tick in (1, 2), 5, -5)) as at"
+    )
+    begin = "TIMESTAMP '1970-01-01T00:00:00Z'"
+    text = f"a:{{x = 1 AND at > {begin}}} THEN b:{{x = 2}} WHERE a.at = b.at WITHIN 1 s"
+    (match,) = detect(frame, text, attributes=ATTRIBUTES).collect()
+    assert match.identity == '[["a","a",1],["b","a",2]]'
+    assert [each.attributes["at"] for each in match.events] == [5_000, 5_000]
+    rest = f"a:{{x = 1 AND at < {begin}}} THEN b:{{x = 2 AND at < {begin}}} WITHIN 1 s"
+    (match,) = detect(frame, rest, attributes=ATTRIBUTES).collect()
+    assert match.identity == '[["a","a",0],["b","a",3]]'
+    assert "at" not in match.events[0].attributes
+
+
 # -- as events come
 
 

@@ -172,6 +172,26 @@ def test_narrow_columns_are_read_as_the_attributes_they_are(spark: SparkSession)
     assert [row.tick for row in match(frame, {1: text}, keys=["tick"]).collect()] == [1]
 
 
+def test_times_are_matched_as_integers_and_remain_times_as_keys(spark: SparkSession) -> None:
+    moments = ("timestamp_micros(-1)", "timestamp_micros(5)", "NULL", "timestamp_seconds(1e11D)")
+    values = ", ".join(f"({tick}, {each})" for tick, each in enumerate(moments))
+    frame = spark.sql(f"SELECT * FROM VALUES {values} AS t(tick, at)")
+    wanted = {
+        "early": "at < TIMESTAMP '1970-01-01T00:00:00Z'",
+        "exact": "at = TIMESTAMP '1970-01-01T00:00:00.000005Z'",
+        # The last one is outside of 64-bit nanoseconds.
+        "absent": "at IS NULL",
+    }
+    rows = match(frame, wanted, keys=["tick", "at"]).collect()
+    found = {(row.tick, row.subscription) for row in rows}
+    assert found == {(0, "early"), (1, "exact"), (2, "absent"), (3, "absent")}
+    assert {row.tick: row["at"] for row in rows} == {row.tick: row["at"] for row in frame.collect()}
+    assert missing_attributes(frame, prepared(wanted)) == []
+    renamed = frame.withColumnRenamed("at", "when").selectExpr("*", "2000 as at")
+    named = match(renamed, {1: "at = 5000"}, keys=["tick"], attributes={"when": "at"}).collect()
+    assert [row.tick for row in named] == [1]
+
+
 def test_no_events_and_events_without_a_wanted_column_are_counted(spark: SparkSession) -> None:
     frame = spark.range(10).withColumnRenamed("id", "tick")
     counts = match_counts(frame, {"all": "TRUE", "none": "x = 1", "lacking": "x IS NULL"}).collect()

@@ -30,6 +30,7 @@ from anabranch.model.statistics import (
     write_statistics,
 )
 from anabranch.spark.archive.manifest import read_state
+from anabranch.spark.attribute_columns import attribute_columns
 from anabranch.spark.statistics import State, StateError, stats
 from tests.archive_parts import LOSSY, archived
 from tests.spark_parts import network_of
@@ -281,6 +282,18 @@ def test_events_without_time_stream_or_values_are_counted(spark: SparkSession) -
         stats(spark.range(3).selectExpr("id AS tick"))
     with pytest.raises(LocalError, match="no column 'when'; the columns are x"):
         stats(frame, time="when")
+
+
+def test_times_are_counted_as_integers_if_they_are_named(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT id AS x, timestamp_micros(id * 5) AS at FROM range(4)")
+    (found,) = stats(frame)
+    assert {*found.attributes} == {"x"}
+    for named in ({"at": "at"}, attribute_columns(frame.schema)):
+        (found,) = stats(frame, attributes=named)
+        assert {*found.attributes} == {"x", "at"}
+        numbers = found.attributes["at"].numbers
+        assert numbers is not None
+        assert sorted(numbers.top) == [(0.0, 1), (5_000.0, 1), (10_000.0, 1), (15_000.0, 1)]
 
 
 def test_streams_that_are_empty_or_have_payloads_only_are_counted(spark: SparkSession) -> None:

@@ -14,11 +14,10 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Final
 
-VALUE_TYPES: Final = "a str, int, float, bool or datetime with a time zone"
-#: Also the answer to CONTAINS in filters.
-LISTS_REMEDY: Final = (
-    "attributes hold no lists: give each member a boolean attribute (tag.red = TRUE), or one"
-    " delimited text, to be searched with LIKE '%,red,%'"
+_VALUE_TYPES: Final = "a str, int, float, bool or datetime with a time zone"
+_LISTS_REMEDY: Final = (
+    "attributes hold no lists: give each member a boolean attribute ({'tag.red': True}), or one"
+    " delimited text (',red,blue,'), which LIKE '%,red,%' searches"
 )
 
 
@@ -51,13 +50,13 @@ def _remedy_for_time(value: object) -> str:
 
 
 def _remedy_for_collection(value: object) -> str:
-    return LISTS_REMEDY if isinstance(value, Collection) else f"a value must be {VALUE_TYPES}"
+    return _LISTS_REMEDY if isinstance(value, Collection) else f"a value must be {_VALUE_TYPES}"
 
 
 def _remedy_for_numpy(value: object) -> str:
     kind = getattr(value.dtype, "kind", "")  # type: ignore[attr-defined]  # the caller asked for it
     if getattr(value, "shape", ()) != ():
-        return LISTS_REMEDY
+        return _LISTS_REMEDY
     if kind == "M":
         return "if it is UTC, .astype('datetime64[ns]').item() gives integer nanoseconds"
     if kind == "m":

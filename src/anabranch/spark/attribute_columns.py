@@ -4,12 +4,12 @@
     stream, tick, timestamp, payload, …    none: envelope fields, including those of archives
     price double                           price, a float
     attributes.stream string               stream, a text with the name of an envelope field
+    at timestamp                           at, an integer of nanoseconds (`attribute_types`)
     day date, tags array<…>                none: not an attribute type
 
-Smaller integers count as integers and 32-bit floats as floats (`attribute_types`). Timestamps are
-not found: select `unix_micros(at) * 1000` instead. An attribute may have several
+Smaller integers count as integers and 32-bit floats as floats. An attribute may have several
 columns, one per kind of value; the first that is not null counts. Archives are laid out like this.
-For other frames the caller states it: `{"size_text": "size"}`.
+For other frames the caller states it: `{"size_text": "size"}`. `column_of` is the column of values.
 
 `AttributeColumn` does not need Spark: archives and historical queries know their columns and create
 it directly. This module keeps no state.
@@ -18,12 +18,15 @@ it directly. This module keeps no state.
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
-from pyspark.sql.types import DataType, StructType, TimestampType
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql.types import StructType
 
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.columns import OWN, PARTITIONS, ColumnName
-from anabranch.spark.attribute_types import cast_for, column_kind_of
+from anabranch.spark.attribute_types import cast_for, column_kind_of, nanoseconds
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind
+from anabranch.spark.filter_terms import quoted
 
 
 class AttributeColumn(msgspec.Struct, frozen=True):
@@ -32,6 +35,14 @@ class AttributeColumn(msgspec.Struct, frozen=True):
     column: str
     attribute: str
     kind: Kind
+    #: Whether the column has timestamps; the values are integers.
+    is_time: bool = False
+
+
+def column_of(each: AttributeColumn) -> Column:
+    """The values of the attribute."""
+    column = F.col(quoted(each.column))
+    return nanoseconds(column) if each.is_time else column
 
 
 def archived_columns(columns: Iterable[ColumnName]) -> list[AttributeColumn]:
@@ -57,28 +68,19 @@ def attribute_columns(schema: StructType, attributes: Attributes = ()) -> list[A
         return list(_listed(attributes))
     found = []
     for field in schema.fields:
-        kind = kind_of(field.dataType)
+        kind = column_kind_of(field.dataType)
         if field.name in given and kind is None:
-            what, remedy = field.dataType.simpleString(), _remedy_for(field.dataType)
+            what, remedy = field.dataType.simpleString(), cast_for(field.dataType)
             raise LocalError(
-                f"column {field.name!r} is {what}, which is not an attribute type here: {remedy}"
+                f"column {field.name!r} is {what}, which is not an attribute type: {remedy}"
             )
         if kind is not None and (field.name in given or field.name not in _RESERVED):
             attribute = given.get(field.name, field.name.removeprefix(ATTRIBUTE_PREFIX))
-            found.append(AttributeColumn(field.name, attribute, kind))
+            is_time = kind == "timestamp"
+            value_kind = "integer" if kind == "timestamp" else kind
+            found.append(AttributeColumn(field.name, attribute, value_kind, is_time))
     return found
 
 
 def _listed(attributes: Attributes) -> Sequence[AttributeColumn]:
     return () if isinstance(attributes, Mapping) else attributes
-
-
-def kind_of(data_type: DataType) -> Kind | None:
-    """The kind of values that a column of this type holds; None if it cannot hold any."""
-    kind = column_kind_of(data_type)
-    return None if kind == "timestamp" else kind
-
-
-def _remedy_for(data_type: DataType) -> str:
-    is_timestamp = isinstance(data_type, TimestampType)
-    return "select unix_micros(x) * 1000" if is_timestamp else cast_for(data_type)

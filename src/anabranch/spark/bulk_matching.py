@@ -39,7 +39,12 @@ from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql import functions as sf
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.attribute_columns import AttributeColumn, Attributes, attribute_columns
+from anabranch.spark.attribute_columns import (
+    AttributeColumn,
+    Attributes,
+    attribute_columns,
+    column_of,
+)
 from anabranch.spark.subscriptions import Source, Subscriptions, prepared
 from anabranch.spark.task_matcher import Matcher, Reader, column_reader, encoded_reader, matcher_of
 
@@ -234,17 +239,25 @@ class _Query:
 
     def answer(self, answer: _Answer) -> DataFrame:
         keys = () if answer == "counts" else self._key_columns()
-        wanted = [self._encoded] if self._encoded else [each.column for each in self._columns]
+        times = [each for each in self._columns if each.is_time]
+        plain = [each.column for each in self._columns if not each.is_time]
+        wanted = [self._encoded] if self._encoded else plain
         # Tasks see columns under aliases: Spark cannot send a column name with a dot in it.
         sent = {name: f"_{place}" for place, name in enumerate(dict.fromkeys([*keys, *wanted]))}
         # Spark cannot send zero columns either, and events without attributes count, too.
         columns = [sf.col(f"`{name}`").alias(alias) for name, alias in sent.items()]
+        # A key may be the same column, and stays a timestamp.
+        sent_times = {each.column: f"_time{place}" for place, each in enumerate(times)}
+        columns += [column_of(each).alias(sent_times[each.column]) for each in times]
         task = _Task(
             answer=answer,
             place=_distributed(self._events.sparkSession, self._subscriptions.path),
             keys=tuple(sent[key] for key in keys),
             columns=tuple(
-                msgspec.structs.replace(each, column=sent[each.column]) for each in self._columns
+                AttributeColumn(
+                    (sent_times if each.is_time else sent)[each.column], each.attribute, each.kind
+                )
+                for each in self._columns
             ),
             encoded=sent.get(self._encoded, ""),
         )

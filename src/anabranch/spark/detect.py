@@ -53,6 +53,7 @@ def detect(
     time         column that orders events
     attributes   mapping of some columns to attributes, or the list of all attribute columns
     carry        attributes that results include, in addition to those that joins name; None: all
+                 but timestamps, which are often times of the frame
     presence     column that is null in rows without an event (`silenceRows`)
     buckets      number of partitions by key; fixed for the life of a checkpoint
     matches_max  maximum matches that end with one event: `pattern_matches_max` of the network;
@@ -64,7 +65,10 @@ def detect(
     scheme = PatternScheme(parsed, pattern_id, Limits(pattern_matches_max=matches_max))
     columns = attribute_columns(events.schema, attributes)
     sent = [
-        each for each in columns if carry is None or each.attribute in {*carry, *scheme.attributes}
+        each
+        for each in columns
+        if (carry is None and not each.is_time)
+        or each.attribute in {*(carry or ()), *scheme.attributes}
     ]
     routing = Routing(events, scheme, columns, sent, time=time, presence=presence, buckets=buckets)
     schema, names = schema_of(sent), fields_of(sent)

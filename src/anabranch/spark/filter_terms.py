@@ -43,8 +43,7 @@ from anabranch.model.language.expression import Operator
 from anabranch.spark.attribute_types import nanoseconds
 from anabranch.spark.column_types import ColumnKind, Kind
 
-#: Kind of an attribute's column → its name. An attribute has no columns of both integers and
-#: timestamps.
+#: Kind of an attribute's column → its name.
 Kinds = Mapping[ColumnKind, str]
 
 INFINITY = float("inf")
@@ -119,10 +118,17 @@ def attribute_term(kinds: Kinds) -> Term:
     columns = {kind: _attribute_column(kind, name) for kind, name in kinds.items()}
     return Term(
         text=columns.get("text"),
-        integer=columns.get("integer", columns.get("timestamp")),
+        integer=_integers(columns),
         float=columns.get("float"),
         truth=columns.get("truth"),
     )
+
+
+def _integers(columns: Mapping[ColumnKind, Column]) -> Column | None:
+    integer, time = columns.get("integer"), columns.get("timestamp")
+    if integer is None or time is None:
+        return time if integer is None else integer
+    return F.coalesce(integer, time)
 
 
 def _attribute_column(kind: ColumnKind, name: str) -> Column:

@@ -102,7 +102,12 @@ from anabranch.model.statistics import (
     StreamStatistics,
     TextStatistics,
 )
-from anabranch.spark.attribute_columns import AttributeColumn, Attributes, attribute_columns
+from anabranch.spark.attribute_columns import (
+    AttributeColumn,
+    Attributes,
+    attribute_columns,
+    column_of,
+)
 
 _TIMES: Final = ("timestamp", "loggedAt")
 #: Added columns; attributes may have any other name.
@@ -691,7 +696,7 @@ def stats(
     time         column with the event time
     network      network of the events; a state of another network is refused
     """
-    wanted = attribute_columns(events.schema, attributes)
+    events, wanted = _with_integers(events, attributes)
     if state is None:
         return summarised(parts_of(events, wanted, time))
     kept = State(state)
@@ -700,6 +705,24 @@ def stats(
         kept.add(parts_of(kept.fresh(events), wanted, time, before))
         known = kept.parts(events.sparkSession)
         return [] if known is None else summarised(known)
+
+
+def _with_integers(
+    events: DataFrame, attributes: Attributes
+) -> tuple[DataFrame, list[AttributeColumn]]:
+    """The attribute columns, with timestamps as columns of integers. A timestamp counts only if the
+    caller names it: a frame often has times that are not attributes.
+    """
+    wanted: list[AttributeColumn] = []
+    times: dict[str, Column] = {}
+    for each in attribute_columns(events.schema, attributes):
+        if not each.is_time:
+            wanted.append(each)
+        elif (not isinstance(attributes, Mapping) and attributes) or each.column in attributes:
+            name = f"_time{len(times)}"
+            times[name] = column_of(each)
+            wanted.append(AttributeColumn(name, each.attribute, each.kind))
+    return (events.withColumns(times) if times else events), wanted
 
 
 def parts_of(

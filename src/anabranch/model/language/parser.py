@@ -65,9 +65,9 @@ from anabranch.model.language.tokens import (
     Token,
     binary_of,
     excerpt_of,
+    is_contains,
     is_timestamp,
     number_of,
-    operator_hint,
     quoted_name_of,
     scan,
     string_of,
@@ -349,6 +349,10 @@ _OPERATORS: Final[dict[str, Operator]] = {"+": "+", "-": "-", "*": "*", "/": "/"
 _OPERAND_EXPECTED: Final = "an attribute, a literal, NOT, a sign or ("
 _PRIMARY_EXPECTED: Final = "an attribute, a literal, a sign or ("
 _OPERATOR_EXPECTED: Final = "an operator, AND, OR or the end"
+_CONTAINS_EXPECTED: Final = (
+    "LIKE '%red%' for a part of a text; for members of a list, a boolean attribute for each"
+    " (tag.red = TRUE), or LIKE '%,red,%' on a delimited text"
+)
 
 
 def parse_expression(text: str, limits: Limits = DEFAULT_LIMITS) -> Expression:
@@ -525,8 +529,14 @@ class Parser:
         return True
 
     def _no_operator(self, token: Token, expected: str) -> NoReturn:
-        hint = operator_hint(token.spelling) if token.kind == "name" else ""
-        self._unexpected(token, hint or expected)
+        if token.kind == "name" and is_contains(token.spelling):
+            raise FilterError(
+                f"there is no operator {token.spelling}, because attributes hold no lists",
+                text=self._text,
+                position=token.start,
+                expected=_CONTAINS_EXPECTED,
+            )
+        self._unexpected(token, expected)
 
     def _read_opening(self) -> None:
         token = self._advance()

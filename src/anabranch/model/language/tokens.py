@@ -51,7 +51,6 @@ import msgspec
 
 from anabranch.model.errors import FilterError
 from anabranch.model.event import INT_MAX, INT_MIN
-from anabranch.model.foreign_values import LISTS_REMEDY
 from anabranch.model.language.expression import (
     And,
     Arithmetic,
@@ -164,9 +163,9 @@ def timestamp_of(spelling: str, *, text: str, position: int) -> Integer:
         ) from None
 
 
-def operator_hint(word: str) -> str:
-    """Return what to write instead of a name that stands for an operator; "" if unknown."""
-    return LISTS_REMEDY if word.isascii() and word.upper() == "CONTAINS" else ""
+def is_contains(word: str) -> bool:
+    """Return whether this word, in the place of an operator, asks for a list."""
+    return word.isascii() and word.upper() == "CONTAINS"
 
 
 def quoted_name_of(spelling: str) -> str:

@@ -77,7 +77,7 @@ from pyspark.sql.types import (
 from anabranch.check import history as saw
 from anabranch.model.errors import LocalError
 from anabranch.spark.archive.reader import HistoricalRead
-from anabranch.spark.attribute_columns import AttributeColumn, attribute_columns
+from anabranch.spark.attribute_columns import AttributeColumn, attribute_columns, column_of
 from anabranch.spark.audit import verdicts
 from anabranch.spark.audit.verdicts import findings_of
 from anabranch.spark.history import look_into
@@ -126,7 +126,7 @@ def published_of(
         return Published(frame.select(*head, _json(frame).alias("json")), None)
     found = _attributes(frame, attributes)
     # Spark interprets a dot in a name as access to a structure.
-    columns = [col(f"`{each.column}`").alias(f"a{place}") for place, each in enumerate(found)]
+    columns = [column_of(each).alias(f"a{place}") for place, each in enumerate(found)]
     own = (AttributeColumn(f"a{n}", each.attribute, each.kind) for n, each in enumerate(found))
     return Published(frame.select(*head, *columns), tuple(own))
 

@@ -35,7 +35,7 @@ from anabranch.core.patterns.scheme import PatternScheme, shared_key
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits
 from anabranch.model.pattern.pattern import Pattern
-from anabranch.spark.attribute_columns import AttributeColumn
+from anabranch.spark.attribute_columns import AttributeColumn, column_of
 from anabranch.spark.column_types import ColumnKind, Kind
 from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import any_of, quoted
@@ -128,7 +128,8 @@ class Routing:
             bits[text] = bits.get(text, 0) | 1 << number
         kinds: dict[str, dict[ColumnKind, str]] = {}
         for each in self._columns:
-            kinds.setdefault(each.attribute, {}).setdefault(each.kind, each.column)
+            kind: ColumnKind = "timestamp" if each.is_time else each.kind
+            kinds.setdefault(each.attribute, {}).setdefault(kind, each.column)
         found = {parts: condition(text, kinds) for text, parts in bits.items()}
         if not self._presence:
             return found
@@ -153,7 +154,7 @@ class Routing:
             self._time_ns(self._time).alias("time_ns"),
             *([self._clock_ns().alias("clock_ns")] if keeps_all else []),
             *(
-                sf.col(quoted(each.column)).cast(_TYPES[each.kind]).alias(f"_{place}")
+                column_of(each).cast(_TYPES[each.kind]).alias(f"_{place}")
                 for place, each in enumerate(self._sent)
             ),
         )
