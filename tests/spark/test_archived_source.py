@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -69,6 +70,19 @@ def test_what_the_log_forgot_is_read_from_the_archive_without_a_gap(
     assert matching == [row for row in every if row["symbol"] == "S3"]
     part = rows(address, archive=str(directory), startingOffsets='{"a": 700}', minPartitions="5")
     assert part == [row for row in every if cast("int", row["tick"]) >= 700]
+
+
+def test_integers_of_both_are_times_where_they_are_declared(older: tuple[str, Path]) -> None:
+    address, directory = older
+    schema = schema_of([Wanted("n", "timestamp")])
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    every = rows_as(schema, address, archive=str(directory))
+    assert [row["n"] for row in every] == [
+        epoch + timedelta(microseconds=n // 1_000) for n in range(3_000)
+    ]
+    filter = "n >= TIMESTAMP '1970-01-01T00:00:00.000000999Z'"
+    found = rows_as(schema, address, archive=str(directory), subscription=filter)
+    assert found == every[999:]
 
 
 def test_a_time_before_the_log_is_looked_for_in_the_archive(older: tuple[str, Path]) -> None:

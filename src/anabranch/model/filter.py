@@ -11,7 +11,7 @@ All three are the same filter: equal, with the same hash and the same text. Rule
 2. A filter is TRUE, FALSE or UNKNOWN for an event and matches only if it is TRUE. `~f` is therefore
    not the complement of f: an event without an attribute that f tests matches neither f nor ~f.
 3. `matches` accepts an event, or a mapping of names to values, which is checked like the attributes
-   of an event. It evaluates the tree and needs no normal form.
+   of an event, with datetimes converted. It evaluates the tree and needs no normal form.
 4. `covers`, `intersects` and `conjunctions` use the normal form (see `normal.normal_form`), which
    is computed on first use and cached. If it exceeds the limits, they raise `FilterLimitError`.
 5. `covers` is never wrong when it returns True, and `intersects` never when it returns False;

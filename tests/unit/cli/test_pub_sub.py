@@ -144,6 +144,10 @@ def test_a_json_line_that_is_not_of_its_declared_type_is_told(
         assert (result.exit_code, problem in result.stderr) == (2, True), result.stderr
     invoke("pub", address, "n=4")
     assert attributes(read(address, "mistyped", 1)) == [{"n": 4}]
+    types = ("--types", "at=timestamp")
+    result = invoke("pub", address, "--json-lines", "-", *types, stdin='{"n": 5}\n')
+    assert result.exit_code != 0
+    assert "'at', which no input has; 1 event confirmed" in result.stderr
 
 
 def test_a_table_is_published_row_by_row(network: anabranch.Embedded, tmp_path: Path) -> None:
