@@ -16,7 +16,7 @@ from anabranch.model.errors import LocalError
 from anabranch.spark.archive.manifest import Span
 from anabranch.spark.archive.reader import HistoricalRead, Part
 from anabranch.spark.audit import audit
-from anabranch.spark.audit.inputs import Logs, first_known, read_history
+from anabranch.spark.audit.inputs import Logs, first_known, published_of, read_history
 from anabranch.spark.audit.runner import audit_traces
 from anabranch.spark.options import read_options
 from tests.spark_parts import PAIR, network_of
@@ -119,6 +119,15 @@ def test_a_stream_is_known_from_behind_the_last_tick_that_nobody_has(
     part: Part, missing: list[Span], first: int
 ) -> None:
     assert first_known(HistoricalRead("n", {"o": part}, missing, {"o": 20}, {}), "o") == first
+
+
+def test_times_of_published_events_are_integers(spark: SparkSession) -> None:
+    text = "SELECT 'o' AS stream, 1L AS tick, timestamp_micros(-5) AS at, 'x' AS symbol"
+    published = published_of(spark.sql(text), has_names=False)
+    assert published.columns is not None
+    (at, symbol) = published.columns
+    assert (at.attribute, at.kind, symbol.attribute) == ("at", "integer", "symbol")
+    assert published.frame.collect()[0][at.column] == -5_000
 
 
 def test_what_was_sent_needs_ids(spark: SparkSession) -> None:
