@@ -1,43 +1,38 @@
 """Request and reply: a service that squares numbers, and a client that asks it.
 
-python examples/ask.py [ADDRESS]...
+anabranch up examples/network.toml      # in another terminal
+python examples/ask.py
 """
 
 import asyncio
-import contextlib
-import sys
+from pathlib import Path
 
 import anabranch
 
-
-async def serve(questions: anabranch.Subscription) -> None:
-    """Answer every question."""
-    async for received in questions:
-        number = received["square"]
-        assert isinstance(number, int)
-        await received.reply({"result": number * number})
+NETWORK = Path(__file__).with_name("network.toml")
 
 
-async def main(*addresses: str) -> None:
+async def answer(question: anabranch.Received) -> None:
+    """Reply to a question. Only the client that asked receives the reply."""
+    number = question.int("square")
+    await question.reply({"result": number * number})
+
+
+async def main() -> None:
     """Ask two questions."""
     async with (
-        anabranch.connect(*addresses, name="squares") as service,
-        anabranch.connect(*addresses, name="asker") as client,
+        anabranch.connect(network_file=NETWORK, name="squares") as service,
+        anabranch.connect(network_file=NETWORK, name="asker") as client,
     ):
         questions = await service.subscribe("square IS NOT NULL")
         await questions.wait_started(client.broker)
-        serving = asyncio.create_task(serve(questions))
+        serving = asyncio.create_task(questions.each(answer))
         for number in (3, 7):
             reply = await client.request({"square": number}, timeout=10)
-            print(number, "squared is", reply["result"], "says", reply.id.publisher)
-        serving.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+            print(number, "squared is", reply.int("result"), "says", reply.id.publisher)
+        await questions.close()
+        await serving
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        asyncio.run(main(*sys.argv[1:]))
-    else:
-        with anabranch.embedded() as network:
-            asyncio.run(main(*network.addresses))
+    asyncio.run(main())

@@ -1,33 +1,37 @@
-"""Publish stock quotes and read those that match a filter: everything a first program needs.
+"""Publish and subscribe: quotes are published, and those that match a filter are printed.
 
-python examples/quotes.py                    a network of its own, in this process
-python examples/quotes.py 127.0.0.1:4100     one that runs, for example by `anabranch up`
+The client finds the running network by its network file, and another broker if its own one fails.
+An attribute has the type that the publisher gave it; `float` and `text` check that it is the
+expected one.
+
+    anabranch up examples/network.toml      # in another terminal
+    python examples/quotes.py
 """
 
 import asyncio
-import sys
+from pathlib import Path
 
 import anabranch
 
+NETWORK = Path(__file__).with_name("network.toml")
+QUOTES = [("IBM", 99.5), ("MSFT", 50), ("HPQ", 101.0), ("HPQ", 98)]
 
-async def main(*addresses: str) -> None:
+
+async def main() -> None:
     """Publish four quotes, two of which match."""
-    async with anabranch.connect(*addresses, name="quotes") as client:
-        bargains = await client.subscribe("symbol IN ('IBM', 'HPQ') AND price < 100")
-        # From the start that it is told, a subscriber gets every match; wait for it here, so that
-        # what is published next is certainly after it.
-
-        for symbol, price in [("IBM", 99.5), ("MSFT", 50.0), ("HPQ", 101.0), ("HPQ", 98.0)]:
+    async with (
+        anabranch.connect(network_file=NETWORK, name="quotes") as client,
+        await client.subscribe("symbol IN ('IBM', 'HPQ') AND price < 100") as bargains,
+    ):
+        for symbol, price in QUOTES:
             await client.publish({"symbol": symbol, "price": price})
 
-        for _ in range(2):
-            received = await bargains.get()
-            print(received["symbol"], received["price"], "at tick", received.tick)
+        async for received in bargains:
+            # HPQ's price is the integer 98, which is accepted as a float.
+            print(received.text("symbol"), received.float("price"))
+            if received.text("symbol") == "HPQ":
+                break
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        asyncio.run(main(*sys.argv[1:]))
-    else:
-        with anabranch.embedded() as network:
-            asyncio.run(main(*network.addresses))
+    asyncio.run(main())

@@ -111,7 +111,7 @@ def show_averages(network: anabranch.Embedded) -> None:
         averages = reader.subscribe("symbol = 'DEC' AND average IS NOT NULL", since="beginning")
         # Nine minutes are over by the watermark; the tenth is not.
         found = [averages.get(timeout=30) for _ in range(9)]
-    print("DEC, minute by minute:", *sorted(str(each["average"]) for each in found if each))
+    print("DEC, minute by minute:", *sorted(str(each["average"]) for each in found))
 
 
 def archive_and_audit(spark: SparkSession, brokers: str, directory: Path) -> None:

@@ -1,31 +1,28 @@
 """The same without an event loop, for scripts and notebooks.
 
-python examples/script.py [ADDRESS]...
+anabranch up examples/network.toml      # in another terminal
+python examples/script.py
 """
 
-import contextlib
-import sys
+from pathlib import Path
 
 import anabranch
 
+NETWORK = Path(__file__).with_name("network.toml")
 
-def main(*addresses: str) -> None:
+
+def main() -> None:
     """Publish temperatures, and print the high ones."""
-    with anabranch.connect_blocking(*addresses, name="script") as client:
-        alarms = client.subscribe("temperature > 30")
+    with (
+        anabranch.connect_blocking(network_file=NETWORK, name="script") as client,
+        client.subscribe("temperature > 30") as alarms,
+    ):
         client.publish_many({"room": n, "temperature": 20 + 5 * n} for n in range(5))
         for received in alarms:
-            print("room", received["room"], "has", received["temperature"])
-            if received["room"] == 4:
+            print("room", received.int("room"), "has", received.float("temperature"))
+            if received.int("room") == 4:
                 break
-        with contextlib.suppress(TimeoutError):
-            alarms.get(timeout=0.2)
-            print("there should be no more")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(*sys.argv[1:])
-    else:
-        with anabranch.embedded() as network:
-            main(*network.addresses)
+    main()

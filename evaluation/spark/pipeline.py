@@ -543,7 +543,6 @@ def _query(spark: "SparkSession", broker: str, folder: Path) -> "StreamingQuery"
 def _answer(answers: BlockingSubscription) -> float:
     """The next answer: how long it took, in milliseconds."""
     received = answers.get(timeout=_ANSWER_WITHIN_S)
-    assert received is not None
     return (time.time_ns() - int(received["answered_ns"])) / 1e6
 
 
@@ -555,7 +554,6 @@ def _answers(answers: BlockingSubscription, deadline: float) -> list[float]:
             received = answers.get(timeout=left_s)
         except TimeoutError:
             break
-        assert received is not None
         found.append((time.time_ns() - int(received["answered_ns"])) / 1e6)
     return found
 

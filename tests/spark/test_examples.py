@@ -1,4 +1,4 @@
-"""The pipeline of the examples runs, and does what it says."""
+"""The examples that need Spark run as they are, and do what they say."""
 
 import runpy
 from pathlib import Path
@@ -23,3 +23,13 @@ def test_the_pipeline_of_the_examples_ends_with_a_clean_audit(
         "audit: {'lost': 0, 'duplicate': 0, 'reordered': 0, 'unmatched': 0, 'phantom': 0}"
     )
     assert "every promise kept" in (tmp_path / "audit.html").read_text()
+
+
+def test_the_statements_of_the_example_read_and_write_a_network(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert SparkSession.getActiveSession() is spark
+    runpy.run_path(str(ROOT / "examples" / "sql.py"))["main"]()
+    lines = capsys.readouterr().out.splitlines()
+    assert "|   HPQ|      33.0|" in lines
+    assert lines[-2:] == ["HPQ 32.0", "IBM 99.5"]

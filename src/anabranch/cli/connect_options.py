@@ -108,9 +108,10 @@ def _check_local(addresses: Sequence[str]) -> None:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text looks like an address: it ends with a colon and a number."""
+    """Whether a text looks like an address: it begins with a scheme, or ends with a port."""
+    scheme, separator, _ = text.partition("://")
     _, colon, port = text.rpartition(":")
-    return bool(colon) and port.isdecimal()
+    return bool(separator and scheme.isalnum()) or bool(colon and port.isdecimal())
 
 
 def checked_addresses(texts: Sequence[str]) -> list[str]:

@@ -184,7 +184,13 @@ def list_patterns(
     ] = None,
     *,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Query all brokers of this network file.")
+        Path | None,
+        typer.Option(
+            "--network",
+            "-n",
+            help="Query all brokers of this network file. Default, without addresses:"
+            " $ANABRANCH_NETWORK.",
+        ),
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[

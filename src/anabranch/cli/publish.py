@@ -6,11 +6,12 @@ goes to stderr if that is a terminal.
 
 Rules
 
-1. A regular file is validated to its end before any of its events is published. Input from a pipe
-   is published as it arrives.
+1. A regular file is validated to its end, with the limits of the network, before any of its events
+   is published. Input from a pipe is published as it arrives.
 2. If the command fails or is interrupted before everything is confirmed, it reports the number of
-   confirmed events and the line to continue from. After the first Ctrl-C it waits a few seconds for
-   the confirmation of events that are already sent; the second ends it at once.
+   confirmed events and the line to continue from. If events after a refused one are confirmed, it
+   names the refused line and continues after the confirmed ones. After the first Ctrl-C it waits a
+   few seconds for the confirmation of events that are already sent; the second ends it at once.
 3. With `--advertise`, every event must match one of the advertised filters; one that does not is an
    error like any other.
 """
@@ -22,7 +23,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 import typer
@@ -30,7 +31,7 @@ import typer
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError, InterruptedCommandError, explanation
 from anabranch.cli.output import counted, print_json
-from anabranch.cli.sources import Item, LineError, Source
+from anabranch.cli.sources import ANY_SIZE, Item, LineError, Source
 from anabranch.cli.values import attributes_of, read_types
 from anabranch.client.client import Client
 from anabranch.client.errors import NotAdvertisedError, PublishUnknownError
@@ -41,13 +42,15 @@ from anabranch.client.publish import (
     check_possible,
     compose,
 )
-from anabranch.model.errors import AnabranchError
+from anabranch.model.errors import AnabranchError, EventError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.model.filter import Filter
-from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.model.limits import Limits
 
 #: The shortest pause that keeps to a rate.
 _STEP_S = 0.005
+#: Events that are validated in one turn of the loop.
+_TURN_EVENTS = 1_000
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -174,18 +177,16 @@ def pub(
 
 def _published(publishing: "_Publishing", way: connect_options.Way) -> Summary:
     try:
-        total = publishing.check()
-        return asyncio.run(publishing.run(way, total))
+        return asyncio.run(publishing.run(way))
     except KeyboardInterrupt:
         raise InterruptedCommandError(publishing.interruption()) from None
 
 
 def _composer(
     payload: str, priority: int, to: Sequence[str], time_limit: float | None, is_transient: bool
-) -> Callable[[Mapping[str, Value]], Event]:
+) -> "_Compose":
     return partial(
         compose,
-        limits=DEFAULT_LIMITS,
         payload=payload.encode(),
         persistence="transient" if is_transient else "persistent",
         time_limit=time_limit,
@@ -224,13 +225,19 @@ def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
         yield show
 
 
+class _Compose(Protocol):
+    """Builds an event from its attributes."""
+
+    def __call__(self, attributes: Mapping[str, Value], /, *, limits: Limits) -> Event: ...
+
+
 class _Publishing:
     """One run of the command."""
 
     def __init__(
         self,
         source: Source,
-        composed: Callable[[Mapping[str, Value]], Event],
+        composed: _Compose,
         rate: float,
         promised: Sequence[Filter] = (),
     ) -> None:
@@ -251,8 +258,8 @@ class _Publishing:
         self._failure: tuple[int, BaseException] | None = None
         self._unknown = 0
 
-    async def run(self, way: connect_options.Way, total: int | None = None) -> Summary:
-        """Publish everything. `total` is the number of events, if it is known."""
+    async def run(self, way: connect_options.Way) -> Summary:
+        """Publish everything."""
         events = self._source.items()
         try:
             first = await anext(events)
@@ -265,6 +272,7 @@ class _Publishing:
                 self._client = client
                 for filter in self._promised.filters:
                     client.advertise(filter)
+                total = await self._check()
                 return await self._publish_all(client, first, events, total)
         except (AnabranchError, OSError) as error:
             if not self._sent:
@@ -272,7 +280,7 @@ class _Publishing:
             progress, line = self._outcome()
             line = error.line if isinstance(error, LineError) and not self._failure else line
             hint = f"; after fixing the error, continue with --from-line {line}" if line else ""
-            raise CommandError(f"{explanation(error)}; {progress}{hint}") from error
+            raise CommandError(f"{self._reason(error)}; {progress}{hint}") from error
 
     def interruption(self) -> str:
         """What was published before an interrupt, and how to continue."""
@@ -286,7 +294,7 @@ class _Publishing:
         )
         return f"{progress}; continue with --from-line {line}{again}" if line else progress
 
-    def check(self) -> int | None:
+    async def _check(self) -> int | None:
         """Validate all events before the first is published; returns their number if known."""
         source = self._source
         if not source.can_be_checked:
@@ -297,19 +305,23 @@ class _Publishing:
                 for item in source.at_once():
                     self._check_one(item)
                     count += 1
-                    show(count)
+                    if count % _TURN_EVENTS == 0:
+                        show(count)
+                        await asyncio.sleep(0)  # for the heartbeats of the client
         except LineError as error:
             raise CommandError(f"{error}; no event was published") from None
         return count * source.repeats
 
-    def _check_one(self, item: Item) -> None:
-        event = self._composed(item.attributes)
+    def _check_one(self, item: Item) -> Event:
+        limits = ANY_SIZE if self._client is None else self._client.limits
         try:
+            event = self._composed(item.attributes, limits=limits)
             check_advertised(event, self._promised)
-        except NotAdvertisedError as error:
+        except (EventError, NotAdvertisedError) as error:
             if not item.line:
                 raise
             raise LineError(self._source.place, item.line, str(error)) from None
+        return event
 
     async def _publish_all(
         self, client: Client, first: Item, rest: AsyncIterator[Item], total: int | None
@@ -340,9 +352,7 @@ class _Publishing:
     async def _publish(self, client: Client, item: Item) -> None:
         self._settle()
         self._raise_failure()
-        if self._promised.filters:
-            self._check_one(item)
-        promise = await client.publish_soon(self._composed(item.attributes))
+        promise = await client.publish_soon(self._check_one(item))
         self._waiting.append((item.line, promise))
         self._sent += 1
 
@@ -379,6 +389,17 @@ class _Publishing:
             progress += f", {unknown:,} with unknown outcome"
         if not self._source.file or self._source.repeats > 1:
             return progress, 0
-        if self._failure is not None:
-            return progress, self._failure[0]
-        return progress, self._waiting[0][0] if self._waiting else self._last_line + 1
+        waiting = self._waiting[0][0] if self._waiting else self._last_line + 1
+        if self._failure is None:
+            return progress, waiting
+        failed = self._failure[0]
+        if failed > self._last_line:
+            return progress, failed
+        return f"{progress}, up to line {self._last_line} and without line {failed}", waiting
+
+    def _reason(self, error: BaseException) -> str:
+        """The error, with its line."""
+        assert isinstance(error, Exception)
+        if self._failure is None or self._failure[1] is not error or not self._failure[0]:
+            return explanation(error)
+        return f"{self._source.place}, line {self._failure[0]}: {explanation(error)}"

@@ -12,6 +12,7 @@ Rules
    skips rows that begin before that line, except the header row.
 6. A regular file can be validated to its end before any of its events is published; input from a
    pipe cannot.
+7. Sizes are not checked here: the network has the limits.
 
 A thread reads stdin, because a blocking read would stall the event loop and delay events that are
 already published. The loop receives whole lines. The thread waits while the loop lags behind, and
@@ -36,6 +37,7 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.values import Type, json_problem, redeclared, value_of
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event, Value
+from anabranch.model.limits import Limits
 
 _CHUNK_BYTES = 65_536
 _CHUNKS_MAX = 4
@@ -84,6 +86,15 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: The message of `csv` for a quoted cell that continues on the next line.
 _UNCLOSED = "unexpected end of data"
 _decoder = msgspec.json.Decoder(dict[str, Value])
+_ANY = 2**31
+#: Limits that admit events of any size (rule 7).
+ANY_SIZE = Limits(
+    attributes_max=_ANY,
+    name_bytes_max=_ANY,
+    value_bytes_max=_ANY,
+    payload_bytes_max=_ANY,
+    event_bytes_max=_ANY,
+)
 
 
 class LineError(CommandError):
@@ -213,7 +224,7 @@ class _Objects:
             if line.count(b":") > len(attributes):
                 json.loads(line, object_pairs_hook=_check_repeated)
             self._convert(attributes)
-            return Item(number, dict(Event(source.given | attributes).attributes))
+            return Item(number, dict(Event(source.given | attributes, limits=ANY_SIZE).attributes))
         except (EventError, CommandError) as error:
             raise LineError(source.place, number, str(error)) from None
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -293,7 +304,7 @@ class _Rows:
                 for name, cell in zip(self._names, row, strict=True)
                 if cell != ""
             }
-            return Item(self._first, dict(Event(source.given | cells).attributes))
+            return Item(self._first, dict(Event(source.given | cells, limits=ANY_SIZE).attributes))
         except (EventError, CommandError) as error:
             raise self._error(str(error)) from None
 

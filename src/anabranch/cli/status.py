@@ -356,11 +356,13 @@ def brokers_of(
     """The brokers to query, with their tokens."""
     if network is None and not addresses and os.environ.get(NETWORK_VARIABLE):
         network = Path(os.environ[NETWORK_VARIABLE])
-    if (network is None) == (not addresses):
+    if network is None and not addresses:
         raise CommandError(
-            "give either --network FILE or the addresses of observe ports, such as"
-            f" 127.0.0.1:4102, not both; without either, {NETWORK_VARIABLE} names the file"
+            "give --network FILE or the addresses of observe ports, such as 127.0.0.1:4102, or set"
+            f" {NETWORK_VARIABLE} to the path of a network file"
         )
+    if network is not None and addresses:
+        raise CommandError("give either --network FILE or the addresses of observe ports, not both")
     if network is None:
         return [_at(address, token_file) for address in addresses]
     file = running_file(network, "observe")
@@ -423,7 +425,13 @@ def status(
         list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
     ] = None,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Query all brokers of this network file.")
+        Path | None,
+        typer.Option(
+            "--network",
+            "-n",
+            help="Query all brokers of this network file. Default, without addresses:"
+            " $ANABRANCH_NETWORK.",
+        ),
     ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[

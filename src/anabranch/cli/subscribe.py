@@ -49,6 +49,7 @@ from anabranch.client.client import Client
 from anabranch.client.errors import SubscriptionRefusedError
 from anabranch.client.subscribe_request import Since
 from anabranch.client.subscription import OrderNotKept, Subscription, Withheld
+from anabranch.model.errors import LocalError
 from anabranch.model.filter import Filter
 from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
@@ -163,7 +164,7 @@ def sub(
     )
     _check(wanted)
     way = connect_options.Way(
-        addresses=connect_options.checked_addresses(addresses),
+        addresses=addresses,
         file=network,
         ca=ca,
         plaintext=plaintext,
@@ -192,11 +193,17 @@ def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[st
                 raise CommandError(
                     f"invalid address {each!r}; --pattern and --matches take the place of a filter"
                 )
-        return what, ""
+        return connect_options.checked_addresses(what), ""
     *addresses, text = what or [""]
     if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches every event")
-    return addresses, str(Filter.parse(text))
+    filter = str(Filter.parse(text))
+    try:
+        return connect_options.checked_addresses(addresses), filter
+    except LocalError as error:
+        raise CommandError(
+            f"{error}; if it is part of the filter, quote the whole filter"
+        ) from None
 
 
 def _check(wanted: Wanted) -> None:

@@ -97,7 +97,13 @@ def top(
         list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
     ] = None,
     network: Annotated[
-        Path | None, typer.Option("--network", "-n", help="Watch all brokers of this network file.")
+        Path | None,
+        typer.Option(
+            "--network",
+            "-n",
+            help="Watch all brokers of this network file. Default, without addresses:"
+            " $ANABRANCH_NETWORK.",
+        ),
     ] = None,
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, max=3_600, help="Seconds between updates.")

@@ -5,12 +5,16 @@
 """
 
 import asyncio
+import os
 import signal
 import sys
 import termios
 import tty
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+
+#: Bytes of keys that are read at once.
+_KEYS_MAX = 1_024
 
 
 def call_when_stopped(action: Callable[[], object]) -> None:
@@ -37,7 +41,16 @@ def key_presses(on_key: Callable[[str], None]) -> Iterator[None]:
     loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(file)
     tty.setcbreak(file)
-    loop.add_reader(file, lambda: on_key(sys.stdin.read(1)))
+
+    def read() -> None:
+        # All at once, and past the buffer of `sys.stdin`: what stays in it wakes no loop.
+        keys = os.read(file, _KEYS_MAX).decode(errors="replace")
+        if not keys:
+            loop.remove_reader(file)
+        for key in keys:
+            on_key(key)
+
+    loop.add_reader(file, read)
     try:
         yield
     finally:

@@ -22,7 +22,7 @@ from anabranch.config.network_file import NetworkFile
 from anabranch.config.network_location import home_of
 from anabranch.devnet.control_channel import serve
 from anabranch.devnet.network import LocalNetwork
-from anabranch.devnet.sample_data import network_from
+from anabranch.devnet.sample_data import network_from, shapes
 from anabranch.devnet.supervisor import Change
 
 REDRAW_AFTER_S = 0.5
@@ -39,7 +39,10 @@ _COLUMNS = (
 
 def up(
     what: Annotated[
-        str, typer.Argument(metavar="FILE|SHAPE", help="A network file, or a shape: redundant, …")
+        str,
+        typer.Argument(
+            metavar="FILE|SHAPE", help=f"A network file, or a shape: {', '.join(shapes())}."
+        ),
     ],
     *,
     state: Annotated[

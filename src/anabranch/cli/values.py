@@ -147,6 +147,8 @@ def attributes_of(arguments: Iterable[str], types: dict[str, Type]) -> dict[str,
         name, equals, text = argument.partition("=")
         if not equals or not name:
             raise CommandError(f"{argument!r} is neither an address (host:port) nor name=value")
+        if name != name.strip():
+            raise CommandError(f"{argument!r} has a space around its name; write name=value")
         if name in found:
             raise CommandError(f"duplicate attribute {name!r}; give each attribute once")
         found[name] = value_of(name, text, types)
@@ -158,13 +160,25 @@ def json_problem(line: bytes, error: Exception) -> str:
     try:
         values = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return f"not a JSON object: {error}"
+        return _syntax_problem(line, error)
     for name, raw in values.items():
         try:
             msgspec.json.decode(raw, type=Value)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as reason:
             return f"attribute {name!r}: {_value_problem(bytes(raw), reason)}"
     return str(error)
+
+
+def _syntax_problem(line: bytes, error: Exception) -> str:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as reason:
+        return f"not JSON: {reason.msg} at character {reason.pos + 1}"
+    except (ValueError, RecursionError):
+        return f"not JSON: {error}"
+    if isinstance(found, dict):  # Python reads more than JSON, such as NaN
+        return f"not JSON: {error}"
+    return 'not a JSON object, such as {"price": 12.5}'
 
 
 def _value_problem(raw: bytes, error: Exception) -> str:

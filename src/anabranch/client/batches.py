@@ -26,6 +26,8 @@ Any number of clients stage events, each under its own tokens; one client commit
 State: the pending requests, and the broker of each sink. Lost with the process.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator

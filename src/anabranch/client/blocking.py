@@ -19,6 +19,8 @@ the results. Rules:
    without `close`, unconfirmed events may or may not be published.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import asyncio
 import concurrent.futures
 import contextlib
@@ -39,6 +41,7 @@ from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, Promise
 from anabranch.client.subscribe_request import Since
 from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
+from anabranch.model.errors import LocalError
 from anabranch.model.event import DEFAULT_CONTROL, EventId, GivenAttributes, Persistence
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -137,21 +140,26 @@ class BlockingReader(Generic[Item]):
         return self
 
     def __next__(self) -> Item:
-        item = self.get()
-        if item is None:
+        if not self._has_next(None):
             raise StopIteration
-        return item
+        return self._fetched.pop()
 
-    def get(self, timeout: float | None = None) -> Item | None:
-        """Return the next event or match, or None if the subscription has ended.
+    def get(self, timeout: float | None = None) -> Item:
+        """Return the next event or match.
 
         Raises `TimeoutError` if none arrives within `timeout` seconds, `WithheldError` for a range
-        that will not be delivered, and `SubscriptionCutError` if the subscription was cut.
+        that will not be delivered, `SubscriptionCutError` if the subscription was cut, and
+        `LocalError` if it has ended.
         """
+        if not self._has_next(timeout):
+            raise LocalError(f"subscription {self.name!r} has ended; there is nothing to read")
+        return self._fetched.pop()
+
+    def _has_next(self, within_s: float | None) -> bool:
         if not self._fetched:
-            self._fetched = self._loop.wait(self._fetch(timeout))
+            self._fetched = self._loop.wait(self._fetch(within_s))
             self._fetched.reverse()
-        return self._fetched.pop() if self._fetched else None
+        return bool(self._fetched)
 
     async def _fetch(self, within_s: float | None) -> list[Item]:
         # The timeout applies inside the loop: a cancelled wait must not consume anything.
@@ -249,6 +257,16 @@ class BlockingSubscription(BlockingReader[Received]):
     _real: Subscription
 
     @property
+    def filter(self) -> str:
+        """The filter, as canonical text."""
+        return self._real.filter
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the subscription outlives its client."""
+        return self._real.is_durable
+
+    @property
     def started(self) -> Mapping[str, int]:
         """Stream → the tick from which on every match is delivered."""
         return self._real.started
@@ -257,6 +275,21 @@ class BlockingSubscription(BlockingReader[Received]):
     def positions(self) -> Mapping[str, int]:
         """Stream → the tick up to which the application has processed every match."""
         return self._real.positions
+
+    @property
+    def waiting_events(self) -> int:
+        """The number of events that have arrived and are not processed."""
+        return self._real.waiting_events
+
+    @property
+    def withheld_ticks(self) -> int:
+        """The number of ticks reported as withheld, those of transient events included."""
+        return self._real.withheld_ticks
+
+    @property
+    def order_not_kept(self) -> int:
+        """The number of notices that a publisher's order may not be kept."""
+        return self._real.order_not_kept
 
     def ack(self, received: Received | None = None) -> None:
         """Acknowledge every event returned so far, or those of one stream up to `received`."""
@@ -403,6 +436,11 @@ class BlockingClient(BlockingPatternUser):
         retrying.
         """
         return self._real.refusal
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on events at the origin, and those given to `connect_blocking`."""
+        return self._real.limits
 
     @suggest_keywords
     def publish(
@@ -743,7 +781,7 @@ async def _thread_future(
 
 
 def _copy_outcome(
-    done: "asyncio.Future[EventId]", outcome: concurrent.futures.Future[EventId]
+    done: asyncio.Future[EventId], outcome: concurrent.futures.Future[EventId]
 ) -> None:
     if done.cancelled():
         outcome.set_exception(ClosedError("the client is closed"))

@@ -15,6 +15,8 @@ belongs to one event loop and is not thread-safe. Programs without an event loop
 several threads, use `blocking`.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import asyncio
 import random
 import secrets
@@ -123,6 +125,13 @@ class Client(BatchWriter, LogReader, PatternUser):
         The client keeps retrying.
         """
         return self._parts.outbox.refusal
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on events at the origin, and those given to `connect`. `publish` raises
+        `EventError` for an event beyond them.
+        """
+        return self._parts.publish_limits
 
     def __repr__(self) -> str:
         return f"Client({self.name!r} at {self.broker!r})"

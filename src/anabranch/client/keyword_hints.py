@@ -1,9 +1,10 @@
-"""A misspelt keyword is an error that suggests the right one.
+"""A misspelt keyword is an error that suggests the right one, or lists those that there are.
 
     client.publish({"n": 1}, time_limt=3)
     TypeError: publish() got an unexpected keyword argument 'time_limt'; did you mean 'time_limit'?
 
-Python 3.13 makes such suggestions itself. `suggest_keywords` adds them for older versions.
+    client.publish({"n": 1}, ttl=5)
+    TypeError: publish() got an unexpected keyword argument 'ttl'; its keywords are payload, …
 
 Stateless.
 """
@@ -11,7 +12,6 @@ Stateless.
 import difflib
 import functools
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ParamSpec, TypeVar, cast
 
@@ -20,18 +20,21 @@ Result = TypeVar("Result")
 
 
 def suggest_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Make the error of an unexpected keyword argument suggest the nearest one."""
-    if sys.version_info >= (3, 13):
-        return function
+    """Make the error of an unexpected keyword argument name the nearest one, or all of them."""
     known = inspect.signature(function).parameters
+    keywords = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
 
     def check(names: Iterable[str]) -> None:
         for name in names:
             if name not in known:
-                nearest = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+                nearest = difflib.get_close_matches(name, keywords, 1)
+                hint = (
+                    f"did you mean {nearest[0]!r}?"
+                    if nearest
+                    else f"its keywords are {', '.join(keywords)}"
+                )
                 raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+                    f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
                 )
 
     @functools.wraps(function)

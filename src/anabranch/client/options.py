@@ -28,7 +28,7 @@ _ITEM_BYTES = 5
 _UNBOUNDED = 1 << 62
 
 
-class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """The options of a client. Times are in seconds."""
 
     # -- connecting

@@ -24,6 +24,8 @@ Brokers detect a pattern and publish each match as an event (docs/reference/patt
 State: as for subscriptions. The set of renewed patterns is lost with the process, and they expire.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import asyncio
 import logging
 import secrets

@@ -21,6 +21,8 @@ client; `Fetcher` is a blocking reader of one stream. Rules of `Fetches`:
 State: the pending requests. Lost with the process.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import asyncio
 import contextlib
 import math
@@ -141,7 +143,7 @@ class Fetches:
 
     def _fetch_ahead(
         self, broker: str, first: int, last: int, text: str, bytes_max: int
-    ) -> "asyncio.Task[Fetched]":
+    ) -> asyncio.Task[Fetched]:
         async def ask() -> Fetched:
             if first > last:
                 return Fetched(0, first, last, 0, b"")
@@ -172,7 +174,7 @@ class Fetches:
                         f" {self._connections.problems()}"
                     ) from None
 
-    async def _asked(self, ask: _Ask, broker: str) -> "asyncio.Future[Answer]":
+    async def _asked(self, ask: _Ask, broker: str) -> asyncio.Future[Answer]:
         """Send a request when a slot and a connection are available; the answer frees the slot."""
         await self._slots.acquire()
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

@@ -7,6 +7,8 @@
 This module holds the public classes; `subscription_state` holds what is behind them.
 """
 
+from __future__ import annotations  # so that help() prints types as they are written
+
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
@@ -48,7 +50,7 @@ class Received(TypedAttributes, msgspec.Struct, frozen=True, eq=False):
     tick: int
     #: The origin's clock when it accepted the event: nanoseconds since 1970 in UTC.
     time_ns: int
-    subscription: "Subscription"
+    subscription: Subscription
     #: The episode that this delivery belongs to (see `SubscriptionEpisodes`); used by traces.
     episode: str = ""
 
@@ -174,7 +176,7 @@ class Subscription:
 
     __slots__ = ("_state",)
 
-    def __init__(self, state: "SubscriptionState") -> None:
+    def __init__(self, state: SubscriptionState) -> None:
         self._state = state
 
     # -- state ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ their own limit, `subscriptions_bytes_max`, because they stay as long as the cli
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Upper limits, all inclusive."""
 
     # -- events

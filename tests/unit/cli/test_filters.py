@@ -137,13 +137,13 @@ def test_match_reads_the_tuple_form() -> None:
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (b"{", "event 2: not a JSON object"),
+        (b"{", "event 2: not JSON: "),
         (b"[1]", "event 2: not a JSON object"),
         (b'{"a": {"b": 1}}', "event 2: attribute 'a': an object is not a value"),
-        (b'{"a": NaN}', "event 2: not a JSON object"),
+        (b'{"a": NaN}', "event 2: not JSON: "),
         (b'{"a": "\xff"}', "event 2: attribute 'a': 'utf-8' codec"),
         (b'{"a": 1e400}', "event 2: attribute 'a': Number out of range"),
-        (b"[" * 100_000, "event 2: not a JSON object"),
+        (b"[" * 100_000, "event 2: not JSON: "),
         (b'{"a": null}', "event 2: attribute 'a': null is not a value"),
         (b'{"a": 9223372036854775808}', "event 2: attribute 'a' is an integer outside"),
     ],

@@ -145,7 +145,7 @@ def test_a_port_for_clients_is_told_from_a_broker_that_is_down(
         (("pattern", "define", "x", RISE), "give the address of a broker"),
         (("pattern", "drop", "ADDRESS"), "give the id"),
         (("pattern", "drop", "ADDRESS", "never"), "no broker has a pattern 'never'"),
-        (("pattern", "list"), "give either --network FILE or"),
+        (("pattern", "list"), "give --network FILE or"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(

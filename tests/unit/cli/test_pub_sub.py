@@ -23,7 +23,7 @@ from anabranch.cli.output import iso_time
 from anabranch.cli.publish import Summary, _print, _Publishing
 from anabranch.cli.sources import Item, Source
 from anabranch.model.client_frames import Publish
-from anabranch.model.event import Event
+from anabranch.model.event import Event, EventId
 from tests.client_parts import Host, frames_of, run, until
 from tests.client_parts import network as brokers
 
@@ -178,6 +178,8 @@ def test_a_table_is_published_row_by_row(network: anabranch.Embedded, tmp_path: 
     [
         ((), "", "nothing to publish"),
         (("ADDRESS", "price"), "", "'price' is neither an address"),
+        (("ADDRESS", "price = 1"), "", "has a space around its name"),
+        (("http://ADDRESS/", "price=1"), "", "has the unknown scheme 'http'"),
         (("price=1",), "", "give the address of a broker"),
         (("ADDRESS", "--json-lines", "-"), "", "contains no events"),
         (("ADDRESS", "--json-lines", "-"), '{"n": 1}\n[2]\n', "stdin, line 2"),
@@ -370,8 +372,10 @@ def test_an_interrupt_tells_of_events_with_unknown_outcome() -> None:
         ('{"n": {"m": 1}}', "attribute 'n': an object is not a value"),
         ('{"n": 1e999}', "attribute 'n': Number out of range"),
         ('{"n": 99999999999999999999}', "attribute 'n' is an integer outside"),
-        ("[1]", "not a JSON object"),
-        ('{"n": 1', "not a JSON object"),
+        ("[1]", 'not a JSON object, such as {"price": 12.5}'),
+        ('{"n": 1', "not JSON: Expecting ',' delimiter at character 8"),
+        ('{"n": 1, "m": [}', "not JSON: Expecting value at character 16"),
+        ("{n: 1}", "not JSON: Expecting property name enclosed in double quotes at character 2"),
     ],
 )
 def test_a_bad_line_of_json_is_told_with_its_line_and_attribute(
@@ -380,6 +384,47 @@ def test_a_bad_line_of_json_is_told_with_its_line_and_attribute(
     result = invoke("pub", address, "--json-lines", "-", stdin=f'{{"n": 1}}\n{line}\n')
     assert result.exit_code == 2
     assert f"stdin, line 2: {problem}" in result.stderr
+
+
+def test_pub_applies_the_limits_of_the_network_and_names_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "wide.toml"
+    limits = "[limits]\nvalue_bytes_max = 100_000\npayload_bytes_max = 10\n"
+    file.write_text(f'[network]\nname = "wide"\n[tree]\na = []\n{limits}')
+    lines = [json.dumps({"n": n, "text": "x" * n}) for n in (1, 90_000, 100_001, 4)]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    problem = "line 3: attribute 'text' has 100001 bytes; at most 100000 are allowed"
+    with anabranch.embedded(file) as running:
+        pub = ("pub", running.addresses[0], "--name", "feed", "--json-lines")
+        checked = invoke(*pub, str(tmp_path / "events.jsonl"))
+        assert (checked.exit_code, problem in checked.stderr) == (2, True)
+        assert "no event was published" in checked.stderr
+        piped = invoke(*pub, "-", stdin="\n".join(lines))
+        assert (piped.exit_code, problem in piped.stderr) == (2, True)
+        assert "2 events confirmed; after fixing the error, continue with --from-line 3" in (
+            " ".join(piped.stderr.split())
+        )
+        again = invoke(*pub, "-", "--from-line", "4", stdin="\n".join(lines))
+        assert again.exit_code == 0
+        assert "at most 10 are allowed" in invoke(*pub[:4], "n=1", "--payload", "x" * 11).stderr
+
+
+def test_a_refused_line_between_confirmed_ones_is_not_published_with_them_again() -> None:
+    async def story() -> None:
+        async with brokers("a") as (a,), anabranch.connect(a.address, name="feed") as client:
+            publishing = _Publishing(Source(given={}, json_lines="-"), Event, 0.0)
+            publishing._client = client
+            refused: asyncio.Future[EventId] = asyncio.get_running_loop().create_future()
+            refused.set_exception(anabranch.ConnectError("refused"))
+            for line in (1, 2, 3):
+                promise = refused if line == 2 else await client.publish_soon({"n": line})
+                publishing._waiting.append((line, promise))
+            await client.flush()
+            assert publishing._outcome() == (
+                "2 events confirmed, up to line 3 and without line 2",
+                4,
+            )
+
+    run(story)
 
 
 def test_progress_of_pub_is_shown_on_a_terminal_only(address: str, tmp_path: Path) -> None:
@@ -483,6 +528,9 @@ def test_a_replay_is_asked_for_in_words(network: anabranch.Embedded) -> None:
         (("ADDRESS", "TRUE", "--since", "nowhere=4"), "no stream 'nowhere'"),
         (("ADDRESS", "TRUE", "--unsubscribe"), "requires --durable NAME"),
         (("localhost", "TRUE"), "has no port"),
+        (("ADDRESS", "price", "10"), "'price' has no port; write it as host:port"),
+        (("ADDRESS", "n =", "1"), "if it is part of the filter, quote the whole filter"),
+        (("http://ADDRESS", "TRUE"), "has the unknown scheme 'http'"),
         (("TRUE",), "give the address of a broker"),
     ],
 )

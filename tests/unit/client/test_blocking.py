@@ -15,6 +15,7 @@ from anabranch import (
     LocalError,
     NotAdvertisedError,
     PatternError,
+    Subscription,
     connect_blocking,
 )
 from anabranch.client.options import ClientOptions
@@ -71,6 +72,26 @@ def test_a_script_publishes_and_reads(client: BlockingClient) -> None:
     assert list(subscription) == []
 
 
+def test_a_subscription_tells_what_an_asynchronous_one_tells(client: BlockingClient) -> None:
+    alarms = client.subscribe("temperature>30")
+    told = (alarms.filter, alarms.is_durable, alarms.withheld_ticks, alarms.order_not_kept)
+    assert told == ("temperature > 30", False, 0, 0)
+    client.publish_many({"temperature": n} for n in (31, 32))
+    assert alarms.get(timeout=30)["temperature"] == 31
+    assert 1 <= alarms.waiting_events <= 2
+    public = {name for name in dir(Subscription) if not name.startswith("_")}
+    # Batches are fetched by the iteration itself.
+    assert public - set(dir(alarms)) == {"get_batch"}
+
+
+def test_nothing_can_be_read_after_the_end(client: BlockingClient) -> None:
+    ended = client.subscribe("n > 0")
+    ended.unsubscribe()
+    assert list(ended) == []
+    with pytest.raises(LocalError, match="has ended; there is nothing to read"):
+        ended.get(timeout=30)
+
+
 def test_reading_with_a_timeout_takes_nothing_that_nobody_gets(client: BlockingClient) -> None:
     subscription = client.subscribe("TRUE")
     subscription.wait_started("a", timeout=120)
@@ -79,7 +100,6 @@ def test_reading_with_a_timeout_takes_nothing_that_nobody_gets(client: BlockingC
             subscription.get(timeout=0.001)
         client.publish({"n": n})
         received = subscription.get(timeout=120)
-        assert received is not None
         assert received["n"] == n
 
 
@@ -117,7 +137,6 @@ def test_several_threads_share_a_client(client: BlockingClient) -> None:
     got: dict[object, list[object]] = {}
     for _ in range(80):
         received = subscription.get(timeout=120)
-        assert received is not None
         got.setdefault(received["who"], []).append(received["n"])
     for thread in threads:
         thread.join()
@@ -178,7 +197,7 @@ def test_what_is_not_advertised_is_refused_in_the_calling_thread(client: Blockin
     dear.withdraw()
     client.publish({"n": 5})
     got = [subscription.get(timeout=120) for _ in range(3)]
-    assert [received and received["n"] for received in got] == [1, 11, 5]
+    assert [received["n"] for received in got] == [1, 11, 5]
 
 
 def test_matches_of_patterns_are_read_with_for(client: BlockingClient) -> None:
@@ -193,7 +212,6 @@ def test_matches_of_patterns_are_read_with_for(client: BlockingClient) -> None:
     with pytest.raises(TimeoutError, match=r"a match of pattern 'sub-\w+' did not come within"):
         matches.get(timeout=0.01)
     first = ones.get(timeout=120)
-    assert first is not None
     assert first["e"]["n"] == 1
     ones.ack(first)
     client.drop_pattern("ones")

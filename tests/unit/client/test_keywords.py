@@ -1,6 +1,7 @@
 """Every keyword of the interface is in a signature; a misspelt one is an error, not ignored."""
 
 import inspect
+import pydoc
 import re
 from collections.abc import Callable
 
@@ -51,7 +52,7 @@ def test_a_misspelt_keyword_of_publish_is_an_error_with_the_right_one() -> None:
             for call in (client.publish, client.publish_soon, client.request):
                 with pytest.raises(TypeError, match=r"'time_limt'.*[Dd]id you mean 'time_limit'\?"):
                     await call({"n": 1}, time_limt=3)  # type: ignore[call-arg]
-            with pytest.raises(TypeError, match="unexpected keyword argument 'ttl'"):
+            with pytest.raises(TypeError, match=r"argument 'ttl'; its keywords are .*time_limit"):
                 await client.publish_many([{"n": 1}], ttl=5)  # type: ignore[call-arg]
             with pytest.raises(TypeError, match=r"'durabel'.*[Dd]id you mean 'durable'\?"):
                 await client.subscribe("TRUE", durabel="x")  # type: ignore[call-arg]
@@ -66,11 +67,17 @@ def test_a_misspelt_keyword_of_connect_is_an_error() -> None:
         anabranch.connect_blocking(networkfile="x")  # type: ignore[call-arg]
 
 
-def test_a_keyword_like_no_other_has_no_suggestion() -> None:
+def test_a_keyword_like_no_other_lists_those_that_there_are() -> None:
     @suggest_keywords
-    def paint(*, colour: str) -> str:
-        return colour
+    def paint(wall: str, *, colour: str, coats: int = 1) -> str:
+        return wall * coats + colour
 
-    assert paint(colour="red") == "red"
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'x'$"):
-        paint(x=1)  # type: ignore[call-arg]
+    assert paint("a", colour="red") == "ared"
+    with pytest.raises(TypeError, match=r"argument 'x'; its keywords are colour, coats$"):
+        paint("a", x=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("public", CLASSES, ids=lambda each: each.__name__)
+def test_help_shows_the_types_of_arguments_as_they_are_written(public: type) -> None:
+    shown = pydoc.plain(pydoc.render_doc(public))
+    assert "anabranch.model.language" not in shown

@@ -177,4 +177,4 @@ def test_a_blocking_subscription_has_the_same() -> None:
         assert not subscription.is_over
         with client.subscribe("n > 0") as volatile:
             pass
-        assert volatile.get() is None
+        assert list(volatile) == []
