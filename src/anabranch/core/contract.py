@@ -156,6 +156,14 @@ class LogRead(Stimulus, frozen=True, repr_omit_defaults=True):
     stream: str = ""
 
 
+class RowsRead(Stimulus, frozen=True):
+    """The result of a `ReadRows`: keys and values. Fewer than all if `is_last` is false."""
+
+    request: int
+    rows: tuple[tuple[str, bytes], ...]
+    is_last: bool
+
+
 class LogFull(Stimulus, frozen=True):
     """The disk has no space for further appends to the own stream, or has space again."""
 
@@ -245,6 +253,14 @@ class OpenCopy(Effect, frozen=True):
     first_tick: int
 
 
+class CutCopy(Effect, frozen=True):
+    """Cut off the records of a copy after this tick, which the copy has or which is the one before
+    its first. Part of the sequence of openings, drops and puts."""
+
+    stream: str
+    last_tick: int
+
+
 class DropCopy(Effect, frozen=True):
     """Delete a copy and everything in it. It must exist, be it as a lost one."""
 
@@ -275,6 +291,25 @@ class Read(Effect, frozen=True, repr_omit_defaults=True):
     stream: str = ""
 
 
+class ReadRows(Effect, frozen=True):
+    """Read rows of a catalog table whose keys begin with `prefix` and follow `after`, in the order
+    of their keys, about `bytes_max` of them; `RowsRead` returns them. Only for tables of
+    `UNLOADED_TABLES`."""
+
+    request: int
+    table: str
+    prefix: str
+    after: str
+    bytes_max: int
+
+
+class Restart(Effect, frozen=True):
+    """End this life and begin the next one from the disk, with the same configuration. What was
+    changed is synced."""
+
+    reason: str
+
+
 class DeleteThrough(Effect, frozen=True, repr_omit_defaults=True):
     """Records up to this tick may be deleted; they are synced."""
 
@@ -290,6 +325,11 @@ class Note(Effect, frozen=True):
 
 
 Effects = list[Effect]
+
+
+#: Catalog tables that are not part of `Recovered.catalog`: they may be large, and are read by
+#: `ReadRows` when they are needed.
+UNLOADED_TABLES = frozenset({"copy_rows"})
 
 
 class DamagedRecord(msgspec.Struct, frozen=True):

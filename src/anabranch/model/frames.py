@@ -46,6 +46,7 @@ from anabranch.model.mesh_frames import (
     Seek,
 )
 from anabranch.model.pattern.match import PointRecord
+from anabranch.model.replication import ForReplication
 from anabranch.model.version import Vector, Version
 
 #: Events per 1,000 seconds.
@@ -254,7 +255,8 @@ class PointFound(Carried, frozen=True, tag=22):
 Moves = TakePoint | PointTaken | PointSettled | AskPlace | WouldTake
 ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
-AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints
+ForEdges = Answer | NotKept | Held | Claim | Yield | Found
+AnyCarried = Questions | Done | ForEdges | Known | ForPoints | ForReplication
 
 
 PROTOCOL_VERSION = 1
