@@ -92,6 +92,8 @@ _MAY_BE_ZERO = {
     "payload_bytes_max",
     "silence_after_s",
 }
+#: Fields of `Options` that `[replication]` and `[brokers.NAME]` have.
+_REPLICATION = ("copies", "confirm", "keepers")
 #: Fields with a maximum that the encoding imposes.
 _HIGHEST = {"destinations_max": 65_535, "frame_bytes_max": 2**32 - 1}
 
@@ -140,11 +142,11 @@ def written(value: Limits | Options) -> dict[str, object]:
     """The fields that differ from their defaults."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
-    return {k: v for k, v in pairs if v != getattr(default, k)}
+    return {k: v for k, v in pairs if k not in _REPLICATION and v != getattr(default, k)}
 
 
 def _read(table: Table, kind: type[Choices]) -> Choices:
-    fields = msgspec.structs.fields(kind)
+    fields = [each for each in msgspec.structs.fields(kind) if each.name not in _REPLICATION]
     table.only(field.name for field in fields)
     values = {field.name: _value(table, field) for field in fields}
     return msgspec.convert(values, kind)
