@@ -1,4 +1,4 @@
-"""Replication: lives, copies and copy sets, and the frames between a stream's writer and its copies.
+"""Replication: lives, copies and copy sets, and the frames between a writer and its copies.
 
 A stream is kept in several copies: the log of its origin, and one at each of its keepers
 (`core.replication`, ADR 0030). A *life* names a period of writing. Lives are ordered, and no two

@@ -151,10 +151,10 @@ class KeptCopy:
         "last",
         "pending",
         "row",
-        "unapplied",
         "stream",
         "synced",
         "told",
+        "unapplied",
         "verified",
     )
 
@@ -191,9 +191,7 @@ class KeptCopy:
 class Keeper:
     """All copies at one broker. See the rules at the top of this module."""
 
-    def __init__(
-        self, name: str, streams: Iterable[str], recovered: Recovered, life: int
-    ) -> None:
+    def __init__(self, name: str, streams: Iterable[str], recovered: Recovered, life: int) -> None:
         self._name = name
         self._streams = frozenset(streams) - {name}
         self._next_number = life
@@ -351,9 +349,7 @@ class Keeper:
         skipped = copy.row.first - frame.first
         if skipped > len(frame.records):
             return []
-        rest = msgspec.structs.replace(
-            frame, first=copy.row.first, records=frame.records[skipped:]
-        )
+        rest = msgspec.structs.replace(frame, first=copy.row.first, records=frame.records[skipped:])
         return self._keep(copy, source, rest)
 
     def _open(self, copy: KeptCopy, source: str, frame: KeepTicks) -> list[PartRequest]:
@@ -505,20 +501,22 @@ class Keeper:
         purpose = self._reads.pop(read.request, None)
         if isinstance(purpose, KeptCopy):
             return self._examined(purpose, read) + self._sync()
-        if purpose is None or not isinstance(purpose[1], FetchTicks):
+        if purpose is None:
             return []
         source, fetch = purpose
+        if not isinstance(fetch, FetchTicks):
+            return []
         found = FetchedTicks(fetch.stream, fetch.life, fetch.first, list(read.records))
         return [CarryTo(source, found)]
 
     def rows_read(self, read: RowsRead) -> list[PartRequest]:
         """Rows of a stream were read."""
         purpose = self._reads.pop(read.request, None)
-        if not isinstance(purpose, tuple) or not isinstance(purpose[1], FetchRows):
+        if not isinstance(purpose, tuple):
             return []
         source, fetch = purpose
         copy = self._copies.get(fetch.stream)
-        if copy is None:
+        if copy is None or not isinstance(fetch, FetchRows):
             return []
         rows: list[Row] = []
         for place, value in read.rows:

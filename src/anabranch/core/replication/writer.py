@@ -1,0 +1,821 @@
+"""Writer: how an origin begins a life of its stream, and when a tick of it is confirmed.
+
+The rules are those of ADR 0030; their numbers are given where they are followed.
+
+    asking ──► complete ──► beginning ──► leading
+       │                                    │
+       ▼                                    ▼ the copy set changes, or a copy has promised more
+    fetching ──► restart                  asking again, while leading
+
+*Asking*: every copy is asked for a promise, this broker's own one included. *Fetching*: a copy has
+records that this log lacks; they are fetched, with the catalog rows that the stream carries, and
+the broker restarts from its disk. *Complete*: this log has everything that may be confirmed.
+*Beginning*: the life record is on its way to the copies. *Leading*: it is confirmed.
+
+Records go to the copies at the end of each step of the broker, while the own disk syncs them too.
+What was sent and is not acknowledged for a while is not sent again blindly: the copy is asked
+again, and its answer says where to continue. The newest records are in memory, older ones are read
+from the log.
+
+`Synced` of the disk is not what the parts of the broker wait for, but `confirmed`: it covers every
+own tick that was appended before the sync was requested, the rows of that step included.
+
+State: the row of the own copy in the table `copies`. The rest is learned again from the copies.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Literal
+
+from msgspec.structs import replace
+
+from anabranch.core.catalog_recovery import rows as readable_rows
+from anabranch.core.contract import (
+    Append,
+    DropCopy,
+    LogRead,
+    Note,
+    OpenCopy,
+    Put,
+    Read,
+    Recovered,
+    Restart,
+    earliest,
+)
+from anabranch.core.options import Options
+from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
+from anabranch.core.replication.keeper import TABLE, CopyRow, pruned, read_row, row_put, rows_in
+from anabranch.core.replication.rows import is_replicated
+from anabranch.model.errors import RemoteError
+from anabranch.model.replication import (
+    NO_LIFE,
+    AskLife,
+    CopyId,
+    CopySet,
+    FetchedRows,
+    FetchedTicks,
+    FetchRows,
+    FetchTicks,
+    ForgetCopy,
+    ForWriter,
+    KeepTicks,
+    Life,
+    LifeAnswer,
+    LifeStart,
+    TicksKept,
+    common_end,
+)
+
+#: Read requests of the writer have these numbers and higher ones; those of the origin are lower.
+FIRST_REQUEST = 1 << 50
+#: Bytes that may be on their way to one copy; bytes and ticks of one frame.
+WINDOW_BYTES = 4 << 20
+FRAME_BYTES = 512 << 10
+FRAME_TICKS = 1_024
+#: Bytes of records that are kept in memory for copies that are a little behind.
+RECENT_BYTES_MAX = 8 << 20
+#: A copy that does not acknowledge is asked again after this many times `ask_again_s`, at most.
+_BACKOFF_MAX = 8
+#: What is confirmed is told to idle copies after this long.
+_TELL_AFTER_S = 0.05
+
+#: What a record adds to its bytes on the way.
+_RECORD_OVERHEAD = 64
+#: A fetch that brings nothing for so many times `ask_again_s` is begun anew.
+_FETCH_TRIES = 20
+
+State = Literal["asking", "fetching", "complete", "beginning", "leading"]
+#: What a sync is for: a promise of the own copy, the start of a life, fetched records, the last of
+#: them, the row that says that they are complete.
+_Purpose = Literal["promise", "start", "fetched", "all fetched", "complete"]
+
+
+class Peer:
+    """Another broker that has a copy or should have one. Only this class writes its attributes."""
+
+    __slots__ = (
+        "acked",
+        "again_at",
+        "answer",
+        "copy",
+        "factor",
+        "in_flight",
+        "next",
+        "reading",
+        "tell_at",
+        "told",
+    )
+
+    def __init__(self) -> None:
+        #: The answer in this life, and the copy that answered last in any.
+        self.answer: LifeAnswer | None = None
+        self.copy: CopyId | None = None
+        #: The newest tick that this copy has acknowledged to this process.
+        self.acked = 0
+        #: The next tick to send.
+        self.next = 0
+        #: (last tick, bytes) of the frames that are sent and not acknowledged.
+        self.in_flight: deque[tuple[int, int]] = deque()
+        #: The request number of the read in progress; 0 if there is none.
+        self.reading = 0
+        #: When to ask it again; None: it owes nothing. And the back-off of that.
+        self.again_at: float | None = 0.0
+        self.factor = 1
+        #: The confirmed tick that it was told last, and when to tell it the next.
+        self.told = 0
+        self.tell_at: float | None = None
+
+    @property
+    def window_bytes(self) -> int:
+        return sum(size for _, size in self.in_flight)
+
+    def begin_life(self) -> None:
+        """Its answer is about another life."""
+        self.answer = None
+        self.ask_now()
+
+    def ask_now(self) -> None:
+        self.in_flight.clear()
+        self.reading = 0
+        self.factor = 1
+        self.again_at = 0.0
+
+    def asked(self, now: float, again_s: float) -> None:
+        self.again_at = now + again_s * self.factor
+        self.factor = min(2 * self.factor, _BACKOFF_MAX)
+
+    def answered(self, answer: LifeAnswer) -> None:
+        if self.copy != answer.copy:
+            self.copy, self.acked, self.told = answer.copy, 0, 0
+        self.answer = answer
+        self.again_at = None
+        self.in_flight.clear()
+        self.reading = 0
+
+    def lose(self) -> None:
+        """Its copy is lost."""
+        self.answer = self.copy = None
+        self.acked = self.told = 0
+
+    def continue_at(self, tick: int) -> None:
+        self.next = tick
+
+    def read(self, request: int) -> None:
+        self.reading = request
+
+    def sent(self, now: float, last: int, size: int, confirmed: int, again_s: float) -> None:
+        self.told, self.tell_at = confirmed, None
+        if size:
+            self.in_flight.append((last, size))
+            self.next = last + 1
+            if self.again_at is None:
+                self.again_at = now + again_s * self.factor
+
+    def kept(self, now: float, tick: int, again_s: float) -> None:
+        if tick > self.acked:
+            self.acked = tick
+            self.factor = 1
+            self.again_at = now + again_s
+        while self.in_flight and self.in_flight[0][0] <= tick:
+            self.in_flight.popleft()
+        if not self.in_flight:
+            self.again_at = None
+
+    def tell_later(self, at: float) -> None:
+        self.tell_at = at
+
+
+class RecentRecords:
+    """The newest records of the own log: all unsynced ones, and some synced ones."""
+
+    __slots__ = ("_records", "_size", "first")
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self._records: deque[bytes] = deque()
+        self._size = 0
+
+    def append(self, record: bytes) -> None:
+        self._records.append(record)
+        self._size += len(record)
+
+    def trim(self, synced: int) -> None:
+        while self._size > RECENT_BYTES_MAX and self.first <= synced:
+            self._size -= len(self._records.popleft())
+            self.first += 1
+
+    def portion(self, first: int) -> list[bytes]:
+        """Records from this tick on, as many as one frame takes."""
+        found: list[bytes] = []
+        size = 0
+        for record in islice(self._records, first - self.first, None):
+            size += len(record)
+            if found and (size > FRAME_BYTES or len(found) >= FRAME_TICKS):
+                break
+            found.append(record)
+        return found
+
+
+class StreamWriter:
+    """The writer of this broker's stream. See the rules at the top of this module."""
+
+    def __init__(
+        self, name: str, keepers: Sequence[str], options: Options, recovered: Recovered, life: int
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._keepers = tuple(keepers)
+        first, last = recovered.first_tick, recovered.last_tick
+        rows = readable_rows(recovered, TABLE, read_row)
+        row = rows.get(name) or CopyRow(life, is_open=last > 0)
+        #: The own copy. Its log begins at `row.first`.
+        self._row = replace(row, first=first)
+        self._last = self._own_synced = last
+        self._beginning = recovered.catalog.get("stream", {}).get("beginning", b"")
+        self._catalog_keys = [
+            (table, key)
+            for table, keys in recovered.catalog.items()
+            if is_replicated(table)
+            for key in keys
+        ]
+        self.state: State = "asking"
+        #: The life that is asked for, or has begun.
+        self.life = Life(max(life, row.promised.number + 1), name)
+        #: Whether the own copy has promised it, and its first tick: 0 before it has begun.
+        self._is_promised = False
+        self._life_tick = 0
+        #: Everything up to here is confirmed, as far as this process has seen.
+        self.confirmed = 0
+        self._recent = RecentRecords(last + 1)
+        self._peers: dict[str, Peer] = {}
+        #: Copies that will never answer again.
+        self._lost: set[CopyId] = set()
+        #: Older copy sets whose members must have this life's first record (rule 11).
+        self._older_sets: list[CopySet] = []
+        #: Until when to wait for answers that are not necessary.
+        self._wait_until: float | None = None
+        #: The copy to fetch from, and the key after which to fetch rows; None: rows are complete.
+        self._source: LifeAnswer | None = None
+        self._rows_after: str | None = None
+        self._fetch_at: float | None = None
+        self._fetch_tries = 0
+        self._request = FIRST_REQUEST
+        self._ticket = 0
+        #: The ticket of the newest promise or start.
+        self._awaited_ticket = 0
+        self._purposes: dict[int, _Purpose] = {}
+        self._meet((*self._keepers, *_brokers_of(self._own_sets())))
+
+    # -- what others see ------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> CopySet | None:
+        """The copy set of the newest life in the own log."""
+        return self._row.starts[-1].copies if self._row.starts else None
+
+    @property
+    def own_id(self) -> CopyId:
+        return CopyId(self._name, self._row.number)
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether a life of this process was confirmed, so that the broker may serve clients."""
+        return self.state == "leading"
+
+    @property
+    def last(self) -> int:
+        """The newest tick of the own log, synced or not."""
+        return self._last
+
+    @property
+    def peers(self) -> Mapping[str, Peer]:
+        return self._peers
+
+    def is_member(self, broker: str) -> bool:
+        """Whether the copy at another broker counts."""
+        return self.copies is not None and self._peers[broker].copy in self.copies.members
+
+    # -- asking -----------------------------------------------------------------------------------
+
+    def started(self, now: float) -> list[PartRequest]:
+        """The life of the broker is on disk: ask all copies."""
+        return self._ask_for(now, self.life)
+
+    def _ask_for(self, now: float, life: Life) -> list[PartRequest]:
+        if self.state != "leading":
+            self.state = "asking"
+        proposed = self._next_set() if self._row.starts else None
+        self.life = life
+        self._is_promised = False
+        self._life_tick = 0
+        self._wait_until = None
+        for peer in self._peers.values():
+            peer.begin_life()
+        before = self._row.proposed
+        self._row = replace(
+            self._row,
+            promised=life,
+            proposed=proposed,
+            proposed_before=before,
+            confirmed=max(self.confirmed, self._row.confirmed),
+        )
+        return [*self._put_row("promise"), *self._ask_due(now)]
+
+    def _put_row(self, purpose: _Purpose) -> list[PartRequest]:
+        return [row_put(self._name, self._row), self._sync(purpose)]
+
+    def _sync(self, purpose: _Purpose) -> RequestSync:
+        self._ticket += 1
+        self._purposes[self._ticket] = purpose
+        if purpose in {"promise", "start"}:
+            self._awaited_ticket = self._ticket
+        return RequestSync(self._ticket)
+
+    def _ask_due(self, now: float) -> list[PartRequest]:
+        """Ask the copies that have not answered, or have not acknowledged for a while."""
+        if self.state == "fetching":
+            return []
+        requests: list[PartRequest] = []
+        for broker, peer in self._peers.items():
+            if peer.again_at is not None and peer.again_at <= now:
+                peer.asked(now, self._options.ask_again_s)
+                requests.append(CarryTo(broker, AskLife(self._name, self.life, self._row.proposed)))
+        return requests
+
+    def neighbour_up(self, now: float, broker: str) -> list[PartRequest]:
+        """A neighbour has greeted: do not wait to ask it."""
+        peer = self._peers.get(broker)
+        if peer is None:
+            return []
+        peer.ask_now()
+        return self._ask_due(now)
+
+    def _answered(self, now: float, source: str, answer: LifeAnswer) -> list[PartRequest]:
+        if answer.copy.broker != source:
+            raise RemoteError(f"{source!r} answers for a copy of {answer.copy.broker!r}")
+        if answer.life != self.life or self.state == "fetching":
+            return []
+        if answer.promised > self.life:
+            # Rule 13: another process of this broker's name writes, or wrote.
+            return self._ask_for(now, Life(answer.promised.number + 1, self._name))
+        if answer.promised != self.life:
+            return []
+        peer = self._peers[source]
+        if peer.copy == answer.copy and answer.last < peer.acked:
+            return self._rolled_back(now, source, peer, answer.copy)
+        self._note_lost(source, answer.copy, peer.copy)
+        peer.answered(answer)
+        sets = self._sets()
+        for copies in sets:
+            self._note_lost(source, answer.copy, copies.of(source))
+        self._meet(_brokers_of(sets))
+        if self._life_tick:
+            return self._prepare(now, source, peer) + self._look(now)
+        return self._evaluate(now)
+
+    def _note_lost(self, source: str, copy: CopyId, known: CopyId | None) -> None:
+        """Another copy than the known one answers at a broker: the known one is lost."""
+        assert copy.broker == source
+        if known is not None and known != copy:
+            self._lost.add(known)
+
+    def _rolled_back(self, now: float, source: str, peer: Peer, copy: CopyId) -> list[PartRequest]:
+        """A copy has lost what it acknowledged (rule 12)."""
+        self._lost.add(copy)
+        peer.lose()
+        peer.asked(now, self._options.ask_again_s)
+        text = f"the copy of this stream at {source!r} has lost records; it is made again"
+        return [CarryTo(source, ForgetCopy(self._name, self.life, copy)), Note("warning", text)]
+
+    def _meet(self, brokers: Iterable[str]) -> None:
+        for broker in brokers:
+            if broker != self._name and broker not in self._peers:
+                self._peers[broker] = Peer()
+
+    # -- quorums ----------------------------------------------------------------------------------
+
+    def _own_answer(self) -> LifeAnswer:
+        row = self._row
+        return LifeAnswer(
+            self._name,
+            self.life,
+            self.life,
+            self.own_id,
+            not row.is_open,
+            row.first,
+            self._last,
+            row.starts,
+            row.confirmed,
+            row.proposed_before,
+        )
+
+    def _answers(self) -> list[LifeAnswer]:
+        """All answers in this life, the own copy's first."""
+        found = [peer.answer for peer in self._peers.values() if peer.answer is not None]
+        return [self._own_answer(), *found]
+
+    def _recorded_sets(self) -> list[CopySet]:
+        """The newest copy set, and the one before it unless the newest is known to be confirmed."""
+        answers = self._answers()
+        starts = max((each.starts for each in answers), key=_newest_life)
+        confirmed = max(each.confirmed for each in answers)
+        found = [start.copies for start in starts[-1:]]
+        if len(starts) > 1 and confirmed < starts[-1].tick:
+            found.append(starts[-2].copies)
+        return list(dict.fromkeys(found))
+
+    def _sets(self) -> list[CopySet]:
+        """The copy sets of which enough members must promise (rule 7)."""
+        proposed = [each.proposed for each in self._answers() if each.proposed is not None]
+        return list(dict.fromkeys([*self._recorded_sets(), *proposed]))
+
+    def _own_sets(self) -> list[CopySet]:
+        return [start.copies for start in self._row.starts[-2:]]
+
+    def _has_quorum(self, copies: CopySet) -> bool:
+        """Whether so many members have promised that a life may begin (rule 7)."""
+        promised = {each.copy for each in self._answers()} - self._lost
+        if not self._row.is_open:
+            promised.discard(self.own_id)
+        is_own = self.own_id in promised and self.own_id in copies.members
+        if copies.confirm == 1 and is_own:
+            return True
+        wanted = max(copies.start_quorum, copies.confirm - copies.count(self._lost))
+        return copies.count(promised) >= wanted
+
+    def _evaluate(self, now: float) -> list[PartRequest]:
+        """Decide whether enough copies have answered, and what follows."""
+        if not self._is_promised or self._life_tick or self.state in {"fetching", "complete"}:
+            return []
+        sets = self._sets()
+        is_silent = any(peer.answer is None for peer in self._peers.values())
+        if not sets:
+            # Rule 8: a new stream, as all keepers must confirm.
+            return [] if is_silent else self._complete(now)
+        if not all(map(self._has_quorum, sets)):
+            return []
+        if is_silent and self._wait_until is None:
+            self._wait_until = now + self._options.ask_again_s
+        if is_silent and now < (self._wait_until or 0.0):
+            return []
+        self._wait_until = None
+        members = {member for copies in sets for member in copies.members} - self._lost
+        found = [each for each in self._answers() if each.copy in members and not each.is_empty]
+        best = max(found, key=_end)
+        if self._row.is_open and self.own_id in members and self._own_answer().end == best.end:
+            return self._complete(now)
+        if self.is_leading:
+            return [Restart(f"another writer has added records to stream {self._name!r}")]
+        return self._fetch(now, best)
+
+    def _complete(self, now: float) -> list[PartRequest]:
+        """This log has everything that may be confirmed (rule 9)."""
+        self._older_sets = self._recorded_sets()
+        if self.is_leading:
+            return self.begin()
+        del now
+        self.state = "complete"
+        return []
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    def _fetch(self, now: float, best: LifeAnswer) -> list[PartRequest]:
+        """Fetch what this log lacks from the best copy (rule 9)."""
+        row = self._row
+        self.state, self._source = "fetching", best
+        same = common_end(row.starts, self._last, best.starts, best.last)
+        if row.is_open and 0 < self._last == same and best.first <= self._last + 1:
+            what = f"ticks {self._last + 1} to {best.last}"
+            self._rows_after = None
+            self._row = replace(row, starts=pruned(best.starts, row.first))
+            requests = self._put_row("fetched")
+        else:
+            what = f"all ticks, up to {best.last}"
+            self._rows_after = ""
+            requests = [Put(table, key, None) for table, key in self._catalog_keys]
+            requests += [Put("stream", "checkpoint", None), Put("stream", "beginning", None)]
+            self._last = self._own_synced = best.first - 1
+            # Until it is complete, the row says that there is nothing here.
+            number = max(self.life.number, row.number + 1)
+            starts = pruned(best.starts, best.first)
+            self._row = replace(
+                row, number=number, is_open=False, first=best.first, starts=starts, confirmed=0
+            )
+            requests += [DropCopy(""), OpenCopy("", best.first), *self._put_row("fetched")]
+        text = (
+            f"fetching {what} from the copy at {best.copy.broker!r}, because this disk lacks them"
+        )
+        self._fetch_at = now + self._options.ask_again_s
+        return [Note("warning", text), *requests]
+
+    def _fetch_next(self, now: float) -> list[PartRequest]:
+        """Ask for the next rows or records."""
+        best = self._source
+        assert best is not None
+        self._fetch_at = now + self._options.ask_again_s
+        frame: FetchRows | FetchTicks
+        if self._rows_after is not None:
+            frame = FetchRows(self._name, best.copy, self.life, self._rows_after)
+        else:
+            frame = FetchTicks(self._name, best.copy, self.life, self._last + 1)
+        return [CarryTo(best.copy.broker, frame)]
+
+    def _fetched_rows(self, now: float, frame: FetchedRows) -> list[PartRequest]:
+        if frame.life != self.life or frame.after != self._rows_after:
+            return []
+        self._fetch_tries = 0
+        requests: list[PartRequest] = [Put(*row) for row in frame.rows]
+        self._rows_after = frame.following or None
+        if self._rows_after is None and frame.beginning:
+            requests.append(Put("stream", "beginning", frame.beginning))
+        return requests + self._fetch_next(now)
+
+    def _fetched_ticks(self, frame: FetchedTicks) -> list[PartRequest]:
+        best = self._source
+        assert best is not None
+        if frame.life != self.life or frame.first != self._last + 1 or self._fetch_at is None:
+            return []
+        records = frame.records[: best.last - self._last]
+        if not records:
+            return []
+        self._fetch_at = None
+        self._fetch_tries = 0
+        requests: list[PartRequest] = []
+        for record in records:
+            self._last += 1
+            requests.append(Append(self._last, record))
+            requests += [Put(*row) for row in rows_in(record)]
+        requests.append(self._sync("all fetched" if self._last == best.last else "fetched"))
+        return requests
+
+    def _fetch_again(self, now: float) -> list[PartRequest]:
+        self._fetch_tries += 1
+        if self._fetch_tries < _FETCH_TRIES:
+            return self._fetch_next(now)
+        self._fetch_at = None
+        return [
+            Restart(f"the copy of stream {self._name!r} that this broker reads does not answer")
+        ]
+
+    # -- beginning --------------------------------------------------------------------------------
+
+    def begin(self) -> list[PartRequest]:
+        """Begin the life: its start goes to disk, then its record is appended (rule 10)."""
+        start = LifeStart(self._last + 1, self.life, self._next_set())
+        earlier = [each for each in self._row.starts if each.tick <= self._last]
+        starts = pruned([*earlier, start], self._row.first)
+        self._row = replace(self._row, is_open=True, starts=starts)
+        if not self.is_leading:
+            self.state = "beginning"
+        return self._put_row("start")
+
+    def _next_set(self) -> CopySet:
+        """The copy set that the next life begins with (rules 8 and 16)."""
+        options, copies, peers = self._options, self.copies, self._peers
+        if copies is None:
+            founders = [peers[keeper].copy for keeper in self._keepers] if not self._last else []
+            # A stream that had no copies yet begins alone, and its copies are filled.
+            members = (self.own_id, *(copy for copy in founders if copy is not None))
+            return CopySet(members, min(options.confirm, len(members)))
+        wanted = [self.own_id]
+        for keeper in self._keepers:
+            member, peer = copies.of(keeper), peers[keeper]
+            if member is not None and member not in self._lost:
+                wanted.append(member)
+            elif peer.copy is not None and self._is_filled(peer):
+                wanted.append(peer.copy)
+        brokers = {copy.broker for copy in wanted}
+        # Lost and unwanted copies keep their place until others take it.
+        rest = [member for member in copies.members if member.broker not in brokers]
+        rest.sort(key=self._lost.__contains__)
+        wanted += rest[: max(options.copies - len(wanted), 0)]
+        return CopySet(tuple(wanted), min(options.confirm, len(wanted)))
+
+    def _is_filled(self, peer: Peer) -> bool:
+        """Whether a copy has everything that is confirmed, and the first record of this life."""
+        return 0 < max(self.confirmed, self._life_tick) <= peer.acked
+
+    # -- records ----------------------------------------------------------------------------------
+
+    def appended(self, tick: int, record: bytes) -> None:
+        """The broker appended a record to its own log."""
+        assert tick == self._last + 1, (tick, self._last)
+        self._last = tick
+        self._recent.append(record)
+
+    def beginning_put(self, value: bytes) -> None:
+        """The broker put the row about its deleted ticks."""
+        self._beginning = value
+
+    def deleted(self, tick: int) -> None:
+        """The broker deletes its records up to this tick."""
+        self._row = replace(self._row, first=max(self._row.first, tick + 1))
+
+    def flush(self, now: float) -> list[PartRequest]:
+        """Send the copies what they lack. Called at the end of each step of the broker."""
+        requests: list[PartRequest] = []
+        if self._life_tick:
+            for broker, peer in self._peers.items():
+                if peer.answer is not None:
+                    requests += self._send(now, broker, peer)
+        return requests
+
+    def _prepare(self, now: float, broker: str, peer: Peer) -> list[PartRequest]:
+        """A copy has promised: find where to continue, and send."""
+        answer, oldest = peer.answer, self._row.first
+        assert answer is not None
+        same = common_end(self._row.starts, self._last, answer.starts, answer.last)
+        is_far = answer.is_empty or same + 1 < max(oldest, answer.first)
+        peer.continue_at(oldest if is_far else max(same + 1, oldest))
+        # Without new records, the frame asks up to where those of the copy are the stream's.
+        return self._send(now, broker, peer) or [self._frame(now, broker, peer, [])]
+
+    def _send(self, now: float, broker: str, peer: Peer) -> list[PartRequest]:
+        requests: list[PartRequest] = []
+        while peer.next <= self._last and not peer.reading and peer.window_bytes < WINDOW_BYTES:
+            if peer.next < self._row.first:
+                peer.continue_at(self._row.first)
+            elif peer.next < self._recent.first:
+                requests.append(self._read(peer))
+            else:
+                records = self._recent.portion(peer.next)
+                requests.append(self._frame(now, broker, peer, records))
+        if self.confirmed > peer.told and peer.tell_at is None:
+            peer.tell_later(now + _TELL_AFTER_S)
+        return requests
+
+    def _read(self, peer: Peer) -> PartRequest:
+        self._request += 1
+        peer.read(self._request)
+        last = min(peer.next + FRAME_TICKS, self._recent.first) - 1
+        return Read(self._request, peer.next, last, FRAME_BYTES)
+
+    def _frame(self, now: float, broker: str, peer: Peer, records: list[bytes]) -> PartRequest:
+        assert peer.copy is not None
+        first = peer.next
+        last = first + len(records) - 1
+        starts = [start for start in self._row.starts if start.tick <= last]
+        frame = KeepTicks(
+            self._name,
+            self.life,
+            peer.copy,
+            pruned(starts, first - 1),
+            first,
+            records,
+            self.confirmed,
+            self._row.first,
+            self._beginning,
+        )
+        size = sum(map(len, records)) + _RECORD_OVERHEAD * len(records)
+        peer.sent(now, last, size, self.confirmed, 2 * self._options.ask_again_s)
+        return CarryTo(broker, frame)
+
+    def log_read(self, now: float, read: LogRead) -> list[PartRequest]:
+        """Records of the own log were read, for a copy that is behind."""
+        for broker, peer in self._peers.items():
+            if peer.reading == read.request:
+                peer.read(0)
+                if not self._life_tick or peer.answer is None or read.first != peer.next:
+                    return []
+                if read.records and peer.next >= self._row.first:
+                    sent = self._frame(now, broker, peer, list(read.records))
+                    return [sent, *self._send(now, broker, peer)]
+                return self._send(now, broker, peer) if peer.next < self._row.first else []
+        return []
+
+    # -- confirming -------------------------------------------------------------------------------
+
+    def _kept(self, now: float, source: str, kept: TicksKept) -> list[PartRequest]:
+        peer = self._peers[source]
+        if kept.life != self.life or peer.copy != kept.copy or not self._life_tick:
+            return []
+        if kept.is_lacking:
+            # Its answer says where to continue.
+            peer.ask_now()
+            return self._ask_due(now)
+        if kept.tick > self._last:
+            raise RemoteError(f"{source!r} acknowledges tick {kept.tick}, which does not exist")
+        peer.kept(now, kept.tick, 2 * self._options.ask_again_s)
+        return self._look(now)
+
+    def own_synced(self, now: float, tick: int) -> list[PartRequest]:
+        """The own log is on disk up to this tick."""
+        self._own_synced = max(self._own_synced, tick)
+        self._recent.trim(self._own_synced)
+        return self._look(now)
+
+    def _look(self, now: float) -> list[PartRequest]:
+        """Find what is confirmed now (rule 11), and whether the copy set can change."""
+        copies = self.copies
+        if not self._life_tick or copies is None:
+            return []
+        tick = min(self._tick_at(copies, copies.confirm), self._own_synced)
+        if tick >= self._life_tick and all(map(self._knows_life, self._older_sets)):
+            self._older_sets = []
+            self.confirmed = max(self.confirmed, tick)
+            self.state = "leading"
+        if _is_same_set(self._next_set(), copies):
+            return []
+        return self._ask_for(now, Life(self.life.number + 1, self._name))
+
+    def _knows_life(self, older: CopySet) -> bool:
+        wanted = older.confirm - older.count(self._lost)
+        return self._tick_at(older, wanted) >= self._life_tick
+
+    def _tick_at(self, copies: CopySet, count: int) -> int:
+        """The tick that so many members have."""
+        if count <= 0:
+            return self._last
+        return sorted(map(self._acked, copies.members), reverse=True)[count - 1]
+
+    def _acked(self, member: CopyId) -> int:
+        if member == self.own_id:
+            return self._own_synced
+        peer = self._peers.get(member.broker)
+        return peer.acked if peer is not None and peer.copy == member else 0
+
+    # -- messages, disk and time ------------------------------------------------------------------
+
+    def carried(self, now: float, source: str, content: ForWriter) -> list[PartRequest]:
+        """Process a message of a copy; `RemoteError` if it is invalid."""
+        if content.stream != self._name or source not in self._peers:
+            raise RemoteError(f"{source!r} has no copy of stream {content.stream!r}")
+        if isinstance(content, LifeAnswer):
+            return self._answered(now, source, content)
+        if isinstance(content, TicksKept):
+            return self._kept(now, source, content)
+        best = self._source
+        if self.state != "fetching" or best is None or best.copy.broker != source:
+            return []
+        if isinstance(content, FetchedRows):
+            return self._fetched_rows(now, content)
+        return self._fetched_ticks(content)
+
+    def synced(self, now: float, ticket: int) -> list[PartRequest]:
+        """What was put before this ticket is on disk."""
+        purpose = self._purposes.pop(ticket)
+        if purpose in {"promise", "start"} and ticket != self._awaited_ticket:
+            # Another life is asked for by now.
+            return []
+        if purpose == "promise":
+            self._is_promised = True
+            return self._evaluate(now)
+        if purpose == "start":
+            starts = self._row.starts
+            self._life_tick = starts[-1].tick
+            requests: list[PartRequest] = [AppendLife(self.life, starts[-1].copies)]
+            for broker, peer in self._peers.items():
+                if peer.answer is not None:
+                    requests += self._prepare(now, broker, peer)
+            return requests
+        if purpose == "fetched":
+            return self._fetch_next(now)
+        if purpose == "all fetched":
+            self._row = replace(self._row, is_open=True)
+            return self._put_row("complete")
+        return [Restart(f"stream {self._name!r} was fetched from a copy")]
+
+    def _is_newer(self, ticket: int, purpose: _Purpose) -> bool:
+        return any(other > ticket and wanted == purpose for other, wanted in self._purposes.items())
+
+    def next_deadline(self) -> float | None:
+        if self.state == "fetching":
+            return self._fetch_at
+        peers = self._peers.values()
+        return earliest(
+            self._wait_until,
+            *(peer.again_at for peer in peers),
+            *(peer.tell_at for peer in peers if self._life_tick),
+        )
+
+    def time_passed(self, now: float) -> list[PartRequest]:
+        if self.state == "fetching":
+            is_due = self._fetch_at is not None and self._fetch_at <= now
+            return self._fetch_again(now) if is_due else []
+        requests = self._ask_due(now)
+        if self._wait_until is not None and self._wait_until <= now:
+            requests += self._evaluate(now)
+        for broker, peer in self._peers.items():
+            if self._life_tick and peer.tell_at is not None and peer.tell_at <= now:
+                if peer.answer is None or peer.reading:
+                    peer.tell_later(now + _TELL_AFTER_S)
+                else:
+                    requests.append(self._frame(now, broker, peer, []))
+        return requests
+
+
+def _newest_life(starts: Sequence[LifeStart]) -> Life:
+    return starts[-1].life if starts else NO_LIFE
+
+
+def _end(answer: LifeAnswer) -> tuple[Life, int]:
+    return answer.end
+
+
+def _is_same_set(one: CopySet, other: CopySet) -> bool:
+    return set(one.members) == set(other.members) and one.confirm == other.confirm
+
+
+def _brokers_of(sets: Iterable[CopySet]) -> list[str]:
+    return [member.broker for copies in sets for member in copies.members]
