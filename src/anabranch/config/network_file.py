@@ -14,8 +14,8 @@ Rules
 2. An unknown key is an error, so that a misspelt one is not silently ignored.
 3. Relative paths are relative to the directory of the file.
 4. `[limits]` and `[options]` accept every field of `Limits` and `Options`, with its type and
-   default. A count or size is at least 1; a time is positive and at most a day, unless the tables
-   below specify otherwise.
+   default, except those of `[replication]`. A count or size is at least 1; a time is positive and
+   at most a day, unless the tables below specify otherwise.
 5. A frame must have room for the largest event and the fields that travel with it.
 6. The timeout of a link must be longer than the heartbeat interval.
 
@@ -46,7 +46,15 @@ from anabranch.config.addresses import (
     unchosen_ports,
 )
 from anabranch.config.errors import ConfigError
+from anabranch.config.replication import (
+    REPLICATION_KEYS,
+    Stream,
+    check_replication,
+    read_replication,
+    stream_of,
+)
 from anabranch.config.shape import (
+    SHAPES,
     MeshShape,
     Shape,
     TreeShape,
@@ -92,8 +100,6 @@ _MAY_BE_ZERO = {
     "payload_bytes_max",
     "silence_after_s",
 }
-#: Fields of `Options` that `[replication]` and `[brokers.NAME]` have.
-_REPLICATION = ("copies", "confirm", "keepers")
 #: Fields with a maximum that the encoding imposes.
 _HIGHEST = {"destinations_max": 65_535, "frame_bytes_max": 2**32 - 1}
 
@@ -122,6 +128,8 @@ def read_limits(table: Table) -> Limits:
 
 def read_options(table: Table) -> Options:
     """Read `[options]`; absent keys have their defaults."""
+    for key in filter(table.has, REPLICATION_KEYS):
+        raise table.error(key, "is not an option; write it in [replication] or [brokers.NAME]")
     try:
         options = _read(table, Options)
     except LocalError as error:
@@ -142,11 +150,11 @@ def written(value: Limits | Options) -> dict[str, object]:
     """The fields that differ from their defaults."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
-    return {k: v for k, v in pairs if k not in _REPLICATION and v != getattr(default, k)}
+    return {k: v for k, v in pairs if k not in REPLICATION_KEYS and v != getattr(default, k)}
 
 
 def _read(table: Table, kind: type[Choices]) -> Choices:
-    fields = [each for each in msgspec.structs.fields(kind) if each.name not in _REPLICATION]
+    fields = [each for each in msgspec.structs.fields(kind) if each.name not in REPLICATION_KEYS]
     table.only(field.name for field in fields)
     values = {field.name: _value(table, field) for field in fields}
     return msgspec.convert(values, kind)
@@ -170,7 +178,7 @@ def _value(table: Table, field: msgspec.structs.FieldInfo) -> object:
     return table.choice(name, get_args(field.type), str(default))
 
 
-_TABLES = ("network", "tree", "sites", "mesh", "brokers", "limits", "options", "tls")
+_TABLES = (*("network", *SHAPES, "brokers"), *("replication", "limits", "options", "tls"))
 _TLS_PATHS = ("ca", "certificate", "key")
 
 
@@ -187,6 +195,7 @@ class NetworkFile:
     #: As written in the file; `network` is derived from it.
     shape: Shape
     limits: Limits
+    #: For all brokers; `options_of` has what differs for one.
     options: Options
     brokers: dict[str, BrokerSettings]
     #: None if connections are not encrypted.
@@ -208,13 +217,21 @@ class NetworkFile:
             )
         return self.brokers[name]
 
+    def options_of(self, name: str) -> Options:
+        """The options of one broker, with the replication of its stream."""
+        return self.broker(name).replication.applied_to(self.options)
+
+    def stream(self, edge: str) -> Stream:
+        """The copies of an edge's stream, and the brokers that keep them."""
+        return stream_of(self.network, edge, self.options_of(edge))
+
     def broker_config(self, name: str) -> "BrokerConfig":
         """The configuration of this broker's core."""
         # Clients read network files too, and do not load the core of a broker.
         from anabranch.core.broker import BrokerConfig  # noqa: PLC0415
 
-        self.broker(name)
-        return BrokerConfig(name, self.network, self.routing, self.options, self.limits)
+        options = self.options_of(name)
+        return BrokerConfig(name, self.network, self.routing, options, self.limits)
 
     def unchosen_ports(self) -> list[tuple[str, PortName]]:
         """Required ports that are still 0, as (broker, port)."""
@@ -276,6 +293,9 @@ def _network_file(root: Table) -> NetworkFile:
     elif not plaintext:
         check_plaintext(brokers, root.table("brokers"))
     limits = read_limits(root.table("limits"))
+    options = read_replication(root.table("replication"), _read_options(root, limits))
+    own = {name: settings.replication for name, settings in brokers.items()}
+    check_replication(root, network, options, own)
     return NetworkFile(
         name=name,
         revision=revision,
@@ -283,7 +303,7 @@ def _network_file(root: Table) -> NetworkFile:
         routing=routing,
         shape=shape,
         limits=limits,
-        options=_read_options(root, limits),
+        options=options,
         brokers=brokers,
         tls=tls,
         plaintext=plaintext,
@@ -370,6 +390,9 @@ def _lines(file: NetworkFile, near: str) -> Iterator[str]:
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():
         yield from _table(f"brokers.{quoted_key(name)}", _broker(settings, near))
+    copies, confirm = file.options.copies, file.options.confirm
+    if copies > 1:
+        yield from _table("replication", {"copies": copies, "confirm": confirm})
     for name, values in (("limits", written(file.limits)), ("options", written(file.options))):
         if values:
             yield from _table(name, values)
@@ -415,6 +438,9 @@ def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:
         "observe_hosts": settings.observe_hosts,
         "observe_token_file": str(settings.observe_token_file or "").removeprefix(near),
         "state": str(settings.state).removeprefix(near),
+        "copies": settings.replication.copies or 0,
+        "confirm": settings.replication.confirm or 0,
+        "keepers": settings.replication.keepers,
     }
     left_out = {"observe_host": LOOPBACK, "listen": settings.host}
     return {

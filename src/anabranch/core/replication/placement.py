@@ -63,12 +63,14 @@ def copies_problem(network: Network, copies: int) -> str:
 
 def keepers_problem(broker: str, copies: int, keepers: Sequence[str]) -> str:
     """Why these are not the right number of keepers; "" if they are."""
-    if len(keepers) == copies - 1:
+    given, needed = len(keepers), copies - 1
+    if given == needed:
         return ""
+    if not needed:
+        return "copies = 1 has no keepers; remove them, or increase copies"
     return (
-        f"{_counted(len(keepers), 'keeper')} for copies = {copies}; name"
-        f" {_counted(copies - 1, 'keeper')}, because {broker!r} has one copy itself, or give"
-        f" copies = {len(keepers) + 1}"
+        f"{_counted(given, 'keeper')} for copies = {copies}; name {_counted(needed, 'keeper')},"
+        f" because {broker!r} has one copy itself, or change copies"
     )
 
 

@@ -114,9 +114,9 @@ def test_named_keepers_are_taken_in_their_order() -> None:
         (3, ("b", "a"), "'a' always has a copy of its own stream; name another broker"),
         (3, ("b", "b"), "duplicate keeper 'b'"),
         (3, ("b", "z"), "unknown broker 'z'; name brokers of the network"),
-        (3, ("b",), r"1 keeper for copies = 3; name 2 keepers, .* or give copies = 2"),
-        (1, ("b",), r"1 keeper for copies = 1; name 0 keepers, .* or give copies = 2"),
-        (2, ("b", "c"), r"2 keepers for copies = 2; name 1 keeper, .* or give copies = 3"),
+        (3, ("b",), r"1 keeper for copies = 3; name 2 keepers, .* or change copies"),
+        (1, ("b",), "copies = 1 has no keepers; remove them, or increase copies"),
+        (2, ("b", "c"), r"2 keepers for copies = 2; name 1 keeper, .* or change copies"),
     ],
 )
 def test_bad_keepers_are_refused(copies: int, keepers: tuple[str, ...], message: str) -> None:
