@@ -38,7 +38,6 @@ from anabranch.core.edge.edge import Edge
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import Origin
-from anabranch.core.origin.rollback import RollbackInquiry
 from anabranch.core.part_requests import (
     JoinPointConnected,
     JoinPointFrame,
@@ -52,6 +51,8 @@ from anabranch.core.patterns.join_points.records import (
     PlacementFacts,
     stored_records,
 )
+from anabranch.core.replication.keeper import Keeper
+from anabranch.core.replication.writer import StreamWriter
 from anabranch.core.routing.contract import CarriedMessage, Outcome
 from anabranch.model.client_frames import (
     Advertises,
@@ -72,7 +73,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
 #: A part that may request a sync; None for the broker itself and the router.
-Requester = Edge | Origin | JoinPoints | None
+Requester = Edge | Origin | JoinPoints | Keeper | StreamWriter | None
 #: Queues the requests of a part.
 Submit = Callable[[Requester, Iterable[PartRequest | Outcome]], None]
 
@@ -157,8 +158,7 @@ class ClientServices:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def started(self, now: float, inquiry: RollbackInquiry) -> None:
-        self._submit(self.origin, self.origin.start_inquiry(now, inquiry))
+    def started(self, now: float) -> None:
         self._submit(self.origin, self.origin.started(now))
         self._submit(self.edge, self.edge.started(now))
         self._submit(self.join_points, self.join_points.started(now))

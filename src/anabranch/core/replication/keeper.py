@@ -25,11 +25,10 @@ State: table `copies` (stream → `CopyRow`) and `copy_rows`, and the logs of th
 known to be confirmed is told again by the writer; safe to lose.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from anabranch.core.catalog_recovery import rows as readable_rows
 from anabranch.core.contract import (
     Append,
     CopyFull,
@@ -191,7 +190,14 @@ class KeptCopy:
 class Keeper:
     """All copies at one broker. See the rules at the top of this module."""
 
-    def __init__(self, name: str, streams: Iterable[str], recovered: Recovered, life: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        streams: Iterable[str],
+        recovered: Recovered,
+        rows: Mapping[str, CopyRow],
+        life: int,
+    ) -> None:
         self._name = name
         self._streams = frozenset(streams) - {name}
         self._next_number = life
@@ -207,10 +213,9 @@ class Keeper:
         self._request = 0
         #: Reads in progress: who asked for what; None: to examine records for rows.
         self._reads: dict[int, tuple[str, FetchTicks | FetchRows] | KeptCopy] = {}
-        self._recover(recovered)
+        self._recover(recovered, rows)
 
-    def _recover(self, recovered: Recovered) -> None:
-        found = readable_rows(recovered, TABLE, read_row)
+    def _recover(self, recovered: Recovered, found: Mapping[str, CopyRow]) -> None:
         for stream, row in found.items():
             if stream == self._name:
                 continue

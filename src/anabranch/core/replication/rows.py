@@ -9,9 +9,10 @@ Rules
    the stream imply: its marks, checkpoints and beginning. The writer tells the beginning itself.
 2. Of the done positions of edges only those are carried that a hold lowered. A value that is too
    low only delays deletion.
-3. Rows wait until something happens that matters: a frame of a client, an event, a message of
-   another broker. Silence moves cursors too; if that made a tick, the tick would be silence for
-   others, and two idle brokers would keep each other busy for ever.
+3. Rows of positions (`_POSITIONS`) wait until something else happens that matters: a frame of a
+   client, an event, a message about subscriptions. Silence moves positions too; if that made a
+   tick, the tick would be silence for others, and two idle brokers would keep each other busy for
+   ever. All other rows are carried at once.
 
 State: rows that wait. Safe to lose like unsynced puts: what they say about silence is found again.
 """
@@ -29,6 +30,7 @@ LOCAL_TABLES = frozenset(
     {"broker", "heard", "rollback", "set_aside", "copies", "copy_rows", "marks", "stream"}
 )
 _DONE = "done"
+_POSITIONS = frozenset({"cursors", "moves", "patterns"})
 #: Bytes of rows in one record, unless a single one is larger.
 RECORD_BYTES_MAX = 256 << 10
 
@@ -61,6 +63,7 @@ class WaitingRows:
         # The newest value counts, at the place of the newest put.
         self._rows.pop(place, None)
         self._rows[place] = put.value
+        self.is_due |= put.table not in _POSITIONS
 
     def _is_hold(self, put: Put) -> bool:
         if put.value is None:

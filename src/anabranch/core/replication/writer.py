@@ -30,7 +30,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from anabranch.core.catalog_recovery import rows as readable_rows
 from anabranch.core.contract import (
     Append,
     DropCopy,
@@ -45,7 +44,7 @@ from anabranch.core.contract import (
 )
 from anabranch.core.options import Options
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
-from anabranch.core.replication.keeper import TABLE, CopyRow, pruned, read_row, row_put, rows_in
+from anabranch.core.replication.keeper import CopyRow, pruned, row_put, rows_in
 from anabranch.core.replication.rows import is_replicated
 from anabranch.model.errors import RemoteError
 from anabranch.model.replication import (
@@ -220,15 +219,20 @@ class RecentRecords:
 class StreamWriter:
     """The writer of this broker's stream. See the rules at the top of this module."""
 
-    def __init__(
-        self, name: str, keepers: Sequence[str], options: Options, recovered: Recovered, life: int
+    def __init__(  # noqa: PLR0917 - what a writer must be told
+        self,
+        name: str,
+        keepers: Sequence[str],
+        options: Options,
+        recovered: Recovered,
+        row: CopyRow | None,
+        life: int,
     ) -> None:
         self._name = name
         self._options = options
         self._keepers = tuple(keepers)
         first, last = recovered.first_tick, recovered.last_tick
-        rows = readable_rows(recovered, TABLE, read_row)
-        row = rows.get(name) or CopyRow(life, is_open=last > 0)
+        row = row or CopyRow(life, is_open=last > 0)
         #: The own copy. Its log begins at `row.first`.
         self._row = replace(row, first=first)
         self._last = self._own_synced = last
@@ -446,7 +450,8 @@ class StreamWriter:
 
     def _evaluate(self, now: float) -> list[PartRequest]:
         """Decide whether enough copies have answered, and what follows."""
-        if not self._is_promised or self._life_tick or self.state in {"fetching", "complete"}:
+        has_begun = _newest_life(self._row.starts) == self.life
+        if not self._is_promised or has_begun or self.state in {"fetching", "complete"}:
             return []
         sets = self._sets()
         is_silent = any(peer.answer is None for peer in self._peers.values())
