@@ -368,19 +368,19 @@ class StreamWriter:
         peer = self._peers[source]
         if peer.copy == answer.copy and answer.last < peer.acked:
             return self._rolled_back(now, source, peer, answer.copy)
-        self._note_lost(source, answer.copy, peer.copy)
+        self._note_lost(answer.copy, peer.copy)
         peer.answered(answer)
         sets = self._sets()
         for copies in sets:
-            self._note_lost(source, answer.copy, copies.of(source))
+            self._note_lost(answer.copy, copies.of(source))
+            self._note_lost(self.own_id, copies.of(self._name))
         self._meet(_brokers_of(sets))
         if self._life_tick:
             return self._prepare(now, source, peer) + self._look(now)
         return self._evaluate(now)
 
-    def _note_lost(self, source: str, copy: CopyId, known: CopyId | None) -> None:
-        """Another copy than the known one answers at a broker: the known one is lost."""
-        assert copy.broker == source
+    def _note_lost(self, copy: CopyId, known: CopyId | None) -> None:
+        """A broker has another copy than the known one, which is lost."""
         if known is not None and known != copy:
             self._lost.add(known)
 
@@ -420,14 +420,24 @@ class StreamWriter:
         return [self._own_answer(), *found]
 
     def _recorded_sets(self) -> list[CopySet]:
-        """The newest copy set, and the one before it unless the newest is known to be confirmed."""
+        """The newest copy set, and the one before it unless the newest is sure to count."""
         answers = self._answers()
         starts = max((each.starts for each in answers), key=_newest_life)
-        confirmed = max(each.confirmed for each in answers)
         found = [start.copies for start in starts[-1:]]
-        if len(starts) > 1 and confirmed < starts[-1].tick:
+        if len(starts) > 1 and not self._is_sure(starts[-1], starts[-2].copies, answers):
             found.append(starts[-2].copies)
         return list(dict.fromkeys(found))
+
+    def _is_sure(self, start: LifeStart, older: CopySet, answers: list[LifeAnswer]) -> bool:
+        """Whether a life record is confirmed, or is at so many copies that it could be."""
+        if max(each.confirmed for each in answers) >= start.tick:
+            return True
+        holders = {
+            each.copy for each in answers if start in each.starts and each.last >= start.tick
+        }
+        wanted = older.confirm - older.count(self._lost)
+        is_held = start.copies.count(holders) >= start.copies.confirm
+        return is_held and older.count(holders) >= wanted
 
     def _sets(self) -> list[CopySet]:
         """The copy sets of which enough members must promise (rule 7)."""
@@ -567,7 +577,7 @@ class StreamWriter:
 
     def begin(self) -> list[PartRequest]:
         """Begin the life: its start goes to disk, then its record is appended (rule 10)."""
-        start = LifeStart(self._last + 1, self.life, self._next_set())
+        start = LifeStart(self._last + 1, self.life, self._row.proposed or self._next_set())
         earlier = [each for each in self._row.starts if each.tick <= self._last]
         starts = pruned([*earlier, start], self._row.first)
         self._row = replace(self._row, is_open=True, starts=starts)
