@@ -53,7 +53,8 @@ CREATE TABLE IF NOT EXISTS copy (
     synced INTEGER NOT NULL, begun INTEGER NOT NULL, lost INTEGER NOT NULL, crc INTEGER NOT NULL
 ) WITHOUT ROWID
 """
-_COPY_COLUMNS = "stream, number, first, synced, begun, lost, crc"
+COPY_TABLE_QUERY = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'copy'"
+COPY_QUERY = "SELECT stream, number, first, synced, begun, lost, crc FROM copy"
 _VERSION = 1
 _NO_ROOM = sqlite3.SQLITE_FULL
 
@@ -188,13 +189,12 @@ class Catalog:
         return tables
 
     def _read_copies(self) -> dict[str, CopyFacts]:
-        query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'copy'"
-        self._has_copies = self._one(query)[0] > 0
+        self._has_copies = self._connection.execute(COPY_TABLE_QUERY).fetchone() is not None
         if not self._has_copies:
             return {}
         self._connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
         found = {}
-        for row in self._connection.execute(f"SELECT {_COPY_COLUMNS} FROM copy"):
+        for row in self._connection.execute(COPY_QUERY):
             facts = copy_facts(row)
             if facts is None:
                 self.damaged_copies.append(_printable(row[0]))

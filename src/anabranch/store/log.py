@@ -266,13 +266,7 @@ class Examination:
                 offset=0,
                 tick=facts.begun_tick,
             )
-        if paths and 0 < facts.kept_tick < paths[0][0]:
-            raise CorruptError(
-                f"the log begins with it, though tick {facts.kept_tick} was not deleted",
-                path=str(paths[0][1]),
-                offset=0,
-                tick=facts.kept_tick,
-            )
+        check_first(paths, facts)
 
     # -- full segments --------------------------------------------------------------------------
 
@@ -336,6 +330,13 @@ class Examination:
                 f" tick {found.last_tick + 1}"
             )
         return found, data
+
+
+def check_first(paths: list[tuple[int, Path]], facts: LogFacts) -> None:
+    """Raise `CorruptError` if the oldest tick that was kept is missing."""
+    if paths and 0 < facts.kept_tick < paths[0][0]:
+        reason = f"the log begins with it, though tick {facts.kept_tick} was not deleted"
+        raise CorruptError(reason, path=str(paths[0][1]), offset=0, tick=facts.kept_tick)
 
 
 def check_header(path: Path, found: Scan, facts: LogFacts) -> None:
