@@ -34,6 +34,7 @@ from rich.table import Table
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.core.contract import LogRead
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.measurement import (
     Verdict,
@@ -198,6 +199,9 @@ class _Word:
 
     def log_full(self, full: bool) -> None:
         """A full disk is waited for."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """There are no copies."""
 
     def failed(self, error: Exception) -> None:
         """The disk is broken."""

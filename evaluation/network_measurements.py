@@ -82,6 +82,7 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId, Value
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.network_stage import (
     EDGE,
@@ -633,6 +634,9 @@ class _Word:
 
     def log_full(self, full: bool) -> None:
         """A full disk is waited for."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """There are no copies."""
 
     def failed(self, error: Exception) -> None:
         """The disk is broken."""

@@ -27,6 +27,7 @@ EXAMPLES = {
     "log ls": "trial/state/e1",
     "log cat": "trial/state/e1 --since 10m --where \"symbol = 'IBM'\"",
     "log verify": "trial/state/e1",
+    "log copies": "trial/state/e1",
     "log aside": "trial/state/e1",
     "log repair": "trial/state/e1",
     "log renew": "trial/state/e1",

@@ -33,7 +33,8 @@ Rules
    is the own stream and anything else a copy.
 
    a. `OpenCopy` creates a copy, `DropCopy` deletes it with everything in it; afterwards it may be
-      opened again, with any first tick. The ticks of a copy are dense from its first tick on.
+      opened again, with any first tick. The ticks of a copy are dense from its first tick on. Its
+      records are those of the origin's log (`log_tail`), so that tools and repairs can read them.
    b. Openings, drops and puts are one sequence: a crash keeps a prefix of it. So a put that
       survives proves that the openings and drops before it survived too. An unsynced `DropCopy`
       happens completely or not at all. If it was followed by `OpenCopy` of the same stream, a crash
@@ -177,8 +178,8 @@ class CopyFull(Stimulus, frozen=True):
     `last_tick` is the last one in the copy; its first tick − 1 if it is empty. Ticks up to there
     are as durable as the last `Synced` says. A `Synced` that covers dropped appends comes later
     than this, and does not concern them. The next append must be `last_tick` + 1; when to try is up
-    to the core. If there is still no space then, this is reported again. A report about a copy
-    that the core has dropped meanwhile is possible, and means nothing."""
+    to the core. If there is still no space then, this is reported again. It is never about a copy
+    that was dropped meanwhile."""
 
     stream: str
     last_tick: int

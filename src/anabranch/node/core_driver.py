@@ -30,6 +30,7 @@ from anabranch.node.meters import StepMeter
 from anabranch.node.metrics import NodeCounters
 from anabranch.node.node_log import LEVELS, NodeLog, Throttle
 from anabranch.node.sessions import NodeSessions
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 
 #: A timer that is later than the deadline by less than this is not reset.
@@ -94,6 +95,8 @@ class CoreDriver:
             contract.SendClient: self._send_client,
             contract.Append: self._append,
             contract.Put: self._put,
+            contract.OpenCopy: self._open_copy,
+            contract.DropCopy: self._drop_copy,
             contract.Sync: self._sync,
             contract.Read: self._read,
             contract.DeleteThrough: self._forget,
@@ -152,8 +155,14 @@ class CoreDriver:
             perform[type(effect)](effect)
         self.steps.end(stimulus, began)
 
-    def from_store(self, stimulus: contract.Stimulus) -> None:
+    def from_store(self, stimulus: contract.Stimulus | Refusal) -> None:
         """Handle a completion from the store."""
+        if isinstance(stimulus, Refusal):
+            if self._store.learn(stimulus):
+                where = f"{stimulus.stream!r} after tick {stimulus.last_tick}"
+                self._throttle.warning(f"the disk has no space for the copy of stream {where}")
+                self.handle(contract.CopyFull(stimulus.stream, stimulus.last_tick))
+            return
         if isinstance(stimulus, contract.Synced):
             syncs, counters = self._syncs, self._counters
             while syncs and syncs[0][0] <= stimulus.number:
@@ -219,9 +228,18 @@ class CoreDriver:
         self._sessions.send(effect.session, effect.frame)
 
     def _append(self, effect: contract.Append) -> None:
+        if effect.stream:
+            self._store.append(effect.tick, effect.record, effect.stream)
+            return
         self._counters.ticks_appended += 1
         self._counters.events_taken += self._is_publishing
         self._store.append(effect.tick, effect.record)
+
+    def _open_copy(self, effect: contract.OpenCopy) -> None:
+        self._store.open_copy(effect.stream, effect.first_tick)
+
+    def _drop_copy(self, effect: contract.DropCopy) -> None:
+        self._store.drop_copy(effect.stream)
 
     def _put(self, effect: contract.Put) -> None:
         self._store.put(effect.table, effect.key, effect.value)
@@ -231,10 +249,10 @@ class CoreDriver:
         self._store.sync(effect.number)
 
     def _read(self, effect: contract.Read) -> None:
-        self._store.read(effect.request, effect.first, effect.last, effect.bytes_max)
+        self._store.read(effect.request, effect.first, effect.last, effect.bytes_max, effect.stream)
 
     def _forget(self, effect: contract.DeleteThrough) -> None:
-        self._store.forget(effect.tick)
+        self._store.forget(effect.tick, effect.stream)
 
     def _cut_link(self, effect: contract.CutLink) -> None:
         self._links.cut(effect.peer, effect.reason)

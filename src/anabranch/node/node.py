@@ -52,7 +52,8 @@ from anabranch.node.prometheus import CONTENT_TYPE, exposition
 from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
 from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
-from anabranch.node.store_bridge import DiskSpace, StoreBridge, disk_bytes, free_bytes
+from anabranch.node.store_bridge import DiskSpace, StoreBridge
+from anabranch.store.files import disk_bytes, free_bytes
 from anabranch.store.store import Store
 from anabranch.wire.greeting import EventLimits, Greeting, Kind
 

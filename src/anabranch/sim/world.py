@@ -27,7 +27,7 @@ from anabranch.core.links import SILENT
 from anabranch.core.origin.ledger import KEY, TABLE
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
-from anabranch.sim.disk import Disk
+from anabranch.sim.disk import Disk, Mark
 from anabranch.sim.verdict import Digest
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 
@@ -382,7 +382,7 @@ class World:
                 data = encode_client(effect.frame)
                 client_frames.setdefault(effect.session, []).append(data)
             elif isinstance(effect, contract.Append):
-                host.disk.append(effect.tick, effect.record)
+                host.disk.append(effect.tick, effect.record, effect.stream)
             elif isinstance(effect, contract.Put):
                 host.disk.put(effect.table, effect.key, effect.value)
                 if effect.table == TABLE and effect.key == KEY and effect.value is not None:
@@ -401,12 +401,17 @@ class World:
             delay = self.weather.sync_s * (0.5 + self.rng.random())
             self.after(delay, self._synced, name, host.life, host.disk.mark(), effect.number)
         elif isinstance(effect, contract.Read):
-            records = host.disk.read(effect.first, effect.last, effect.bytes_max)
-            answer = contract.LogRead(effect.request, effect.first, records)
+            records = host.disk.read(effect.first, effect.last, effect.bytes_max, effect.stream)
+            answer = contract.LogRead(effect.request, effect.first, records, effect.stream)
             self.after(0.001, self._if_alive, name, host.life, answer)
         elif isinstance(effect, contract.DeleteThrough):
-            host.disk.forget(effect.tick)
-            self.on_forgetting(name, effect.tick)
+            host.disk.forget(effect.tick, effect.stream)
+            if not effect.stream:
+                self.on_forgetting(name, effect.tick)
+        elif isinstance(effect, contract.OpenCopy):
+            host.disk.open_copy(effect.stream, effect.first_tick)
+        elif isinstance(effect, contract.DropCopy):
+            host.disk.drop_copy(effect.stream)
         elif isinstance(effect, contract.CutLink):
             if not effect.reason.startswith(SILENT):
                 self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")
@@ -417,10 +422,12 @@ class World:
             if connection is not None:
                 self.after(0.0, self.hang_up, connection)
 
-    def _synced(self, name: str, life: int, mark: tuple[int, int, int, int], number: int) -> None:
+    def _synced(self, name: str, life: int, mark: Mark, number: int) -> None:
         host = self.hosts[name]
         if host.life == life:
             host.disk.sync(mark)
+            for stream, last_tick in host.disk.refusals():
+                self.stimulate(name, contract.CopyFull(stream, last_tick))
             self.stimulate(name, contract.Synced(number))
 
     def _if_alive(self, name: str, life: int, stimulus: contract.Stimulus) -> None:

@@ -1,6 +1,7 @@
 """The catalog: the durable state of a broker besides its log, in SQLite.
 
-It holds tables of keys and values, as the core puts them, and two facts about the log. Rules:
+It holds tables of keys and values, as the core puts them, two facts about the log, and the table of
+the copies that the broker keeps, with such facts for each. Rules:
 
 1. SQLite runs in WAL mode with `synchronous=FULL`: when `commit` returns, everything is on disk.
 2. Puts are applied in order, all of one commit or none.
@@ -11,13 +12,18 @@ It holds tables of keys and values, as the core puts them, and two facts about t
    value has an unexpected type, is *damaged*: it is kept apart, and the core decides what follows
    (`core.catalog_recovery`). A file that SQLite cannot read, or that lacks the facts about the log,
    is refused.
+5. The row of a copy is the proof that the copy exists. It is written in one transaction with the
+   puts before it. The table of copies is created with the first one.
+6. If a row of a copy is damaged, the first commit with rows of copies has all of them, and replaces
+   the whole table (`copies`).
 
 It is used by one thread at a time. All of it survives a crash.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from zlib import crc32
 
 import msgspec
@@ -40,6 +46,15 @@ CREATE TABLE IF NOT EXISTS log (
 INSERT OR IGNORE INTO log VALUES (1, 0, 0);
 PRAGMA user_version = 1;
 """
+#: Created with the first copy, so that a catalog without copies is as it was before they existed.
+_COPY_SCHEMA = """
+CREATE TABLE IF NOT EXISTS copy (
+    stream TEXT PRIMARY KEY, number INTEGER NOT NULL, first INTEGER NOT NULL,
+    synced INTEGER NOT NULL, begun INTEGER NOT NULL, lost INTEGER NOT NULL, crc INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+COPY_TABLE_QUERY = "SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'copy'"
+COPY_QUERY = "SELECT stream, number, first, synced, begun, lost, crc FROM copy"
 _VERSION = 1
 _NO_ROOM = sqlite3.SQLITE_FULL
 
@@ -49,12 +64,38 @@ class CatalogFullError(LocalError):
 
 
 class LogFacts(msgspec.Struct, frozen=True):
-    """The facts about the log in the catalog."""
+    """The facts about a log in the catalog."""
 
     #: Ticks up to this one were synced.
     synced_tick: int = 0
     #: The first tick of the newest segment, whose header is on disk; 0 if there is none.
     begun_tick: int = 0
+    #: The log begins with this tick or an earlier one; 0 if that is not recorded.
+    kept_tick: int = 0
+
+
+class CopyFacts(msgspec.Struct, frozen=True):
+    """A copy of a stream, as the catalog describes it."""
+
+    stream: str
+    #: Distinguishes it from all other copies, such as earlier ones of the same stream.
+    number: int
+    #: The oldest tick that must be present; if it is empty, the tick of its first record.
+    first_tick: int
+    #: Ticks up to this one were synced; `first_tick` − 1 if none was.
+    synced_tick: int
+    #: The first tick of its newest segment, whose header is on disk; 0 if it has none.
+    begun_tick: int = 0
+    #: Whether it was damaged and set aside.
+    is_lost: bool = False
+
+    @property
+    def log_facts(self) -> LogFacts:
+        return LogFacts(self.synced_tick, self.begun_tick, self.first_tick)
+
+
+#: Stream → its copy; None deletes the row.
+CopyRows = Mapping[str, CopyFacts | None]
 
 
 class Catalog:
@@ -63,9 +104,12 @@ class Catalog:
     __slots__ = (
         "_connection",
         "_damaged_keys",
+        "_has_copies",
         "_page_bytes",
         "_path",
+        "copies",
         "damaged",
+        "damaged_copies",
         "facts",
         "tables",
         "unused_bytes",
@@ -84,6 +128,10 @@ class Catalog:
             #: Damaged rows, which are not in `tables`.
             self.damaged: list[DamagedRecord] = []
             self.tables = self._read()
+            #: Streams in damaged rows of copies, as far as the names are readable.
+            self.damaged_copies: list[str] = []
+            #: The copies when the catalog was opened, apart from damaged rows.
+            self.copies = self._read_copies()
             (self._page_bytes,) = self._one("PRAGMA page_size")
             self._count_unused()
         except sqlite3.Error as error:
@@ -140,6 +188,21 @@ class Catalog:
         self._connection.text_factory = str
         return tables
 
+    def _read_copies(self) -> dict[str, CopyFacts]:
+        self._has_copies = self._connection.execute(COPY_TABLE_QUERY).fetchone() is not None
+        if not self._has_copies:
+            return {}
+        self._connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        found = {}
+        for row in self._connection.execute(COPY_QUERY):
+            facts = copy_facts(row)
+            if facts is None:
+                self.damaged_copies.append(_printable(row[0]))
+            else:
+                found[facts.stream] = facts
+        self._connection.text_factory = str
+        return found
+
     def _set_apart(self, name: object, key: object, value: object, flaw: str) -> None:
         reported = _printable(name), _printable(key)
         while reported in self._damaged_keys:
@@ -168,11 +231,18 @@ class Catalog:
             ),
         )
 
-    def commit(self, puts: Iterable[PutRow], facts: LogFacts) -> None:
+    def commit(
+        self,
+        puts: Iterable[PutRow],
+        facts: LogFacts,
+        copies: CopyRows = MappingProxyType({}),
+    ) -> None:
         """Write all of this to disk; raise `CatalogFullError` if there is no space."""
         connection = self._connection
         try:
             connection.execute("BEGIN IMMEDIATE")
+            if copies:
+                self._write_copies(copies)
             for name, key, value in puts:
                 if value is None or (name, key) in self._damaged_keys:
                     self._delete(name, key)
@@ -191,6 +261,21 @@ class Catalog:
                 connection.execute("ROLLBACK")
             raise CatalogFullError(f"no room for {self._path}") from error
         self.facts = facts
+        if copies:
+            self._has_copies = True
+            self.damaged_copies = []
+
+    def _write_copies(self, copies: CopyRows) -> None:
+        execute = self._connection.execute
+        if not self._has_copies:
+            execute(_COPY_SCHEMA)
+        if self.damaged_copies:
+            execute("DELETE FROM copy")
+        for stream, facts in copies.items():
+            if facts is None:
+                execute("DELETE FROM copy WHERE stream = ?", (stream,))
+            else:
+                execute("INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?, ?, ?)", _row_of(facts))
 
     def _count_unused(self) -> None:
         """Update the free space in the file, which does not shrink after deletions."""
@@ -200,6 +285,26 @@ class Catalog:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def copy_facts(row: Sequence[object]) -> CopyFacts | None:
+    """Return the copy that a row describes; None if the row is damaged."""
+    stream, *numbers = row
+    counts = [number for number in numbers if isinstance(number, int)]
+    if not isinstance(stream, str) or len(counts) < len(numbers):
+        return None
+    number, first_tick, synced_tick, begun_tick, is_lost, _ = counts
+    facts = CopyFacts(stream, number, first_tick, synced_tick, begun_tick, bool(is_lost))
+    try:
+        return facts if tuple(row) == _row_of(facts) else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _row_of(facts: CopyFacts) -> tuple[str, int, int, int, int, int, int]:
+    numbers = facts.number, facts.first_tick, facts.synced_tick, facts.begun_tick
+    crc = crc32(f"{facts.stream}\0{numbers}{facts.is_lost:d}".encode())
+    return (facts.stream, *numbers, int(facts.is_lost), crc)
 
 
 def _crc(name: str, key: str, value: bytes) -> int:

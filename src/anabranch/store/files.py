@@ -93,8 +93,24 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
+def free_bytes(path: Path) -> int:
+    """Free bytes on the file system of a path, available to this user."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def disk_bytes(path: Path) -> int:
+    """Size of the file system of a path; 0 if unknown."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
+
+
 DIRECTORY_FORMAT = 1
 LOG = "log"
+COPIES = "copies"
 CATALOG = "catalog.sqlite"
 _IDENTITY = "identity.toml"
 

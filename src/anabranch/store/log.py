@@ -14,22 +14,25 @@ Writing:
    one, the old one continues.
 4. Records are deleted by whole segments, the oldest first, and never the last one: it has the
    newest tick.
-5. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
+5. The log of a copy (`copies`) may begin with any tick, and its file is open only while it is
+   written, so that there can be many. Its first segment is created only if there is space.
+6. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
    written blocks takes about half the time of a write into blocks that are only reserved: the file
    system has no metadata to update.
 
 Reading. A *piece* describes one segment for readers. The pieces of a log are in tick order, without
 gaps. Only the writer changes a piece; any thread reads it.
 
-6. Reading starts at the point of the sparse index before the requested record, and checks the CRC
+7. Reading starts at the point of the sparse index before the requested record, and checks the CRC
    of every entry on the way.
-7. It never goes beyond the end of a piece, which moves only after more was written.
-8. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are the
+8. It never goes beyond the end of a piece, which moves only after more was written.
+9. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are the
    oldest, so nothing is skipped.
-9. An unreadable entry is corrupt: it was readable when the log was opened.
+10. An unreadable entry is corrupt: it was readable when the log was opened.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -213,7 +216,7 @@ class Examination:
        applies to a full segment that is shorter than its index says.
     3. The last segment ends with its last whole entry; a torn write after it is truncated, with a
        note. Its header may be torn only if the catalog does not record yet that it was begun.
-    4. Everything that the catalog records as synced is present.
+    4. Everything that the catalog records as synced is present, and the oldest tick, if recorded.
     5. No file is changed until all of this is verified.
     """
 
@@ -263,6 +266,7 @@ class Examination:
                 offset=0,
                 tick=facts.begun_tick,
             )
+        check_first(paths, facts)
 
     # -- full segments --------------------------------------------------------------------------
 
@@ -328,6 +332,13 @@ class Examination:
         return found, data
 
 
+def check_first(paths: list[tuple[int, Path]], facts: LogFacts) -> None:
+    """Raise `CorruptError` if the oldest tick that was kept is missing."""
+    if paths and 0 < facts.kept_tick < paths[0][0]:
+        reason = f"the log begins with it, though tick {facts.kept_tick} was not deleted"
+        raise CorruptError(reason, path=str(paths[0][1]), offset=0, tick=facts.kept_tick)
+
+
 def check_header(path: Path, found: Scan, facts: LogFacts) -> None:
     """Raise `CorruptError` if the header of a segment that the catalog records is missing (rule
     3).
@@ -375,7 +386,11 @@ class SegmentedLog:
         options: LogOptions = LogOptions(),  # noqa: B008 - frozen
         time_of: TimeOf = record_time_ns,
         open_file: OpenFile = DiskFile,
+        copy_from: int = 0,
     ) -> None:
+        """`copy_from`: this is a copy, and if it is empty, it begins with this tick. If there is no
+        space for its first segment, the constructor raises `OSError` and leaves no file.
+        """
         self._directory = directory
         self._owner = owner
         self._options = options
@@ -386,16 +401,19 @@ class SegmentedLog:
         #: The records found in the last segment, until `take_recent`.
         self._recent: list[bytes] = []
         self.is_full = False
+        self._copy_from = copy_from
+        #: Whether the file is closed (rule 5).
+        self.is_resting = False
         examination = Examination(
             directory, owner=owner, stride_bytes=options.stride_bytes, time_of=time_of
         )
         opened = examination.result(facts)
         self.notes = opened.notes
-        self._take_over(opened, examination)
+        self._take_over(opened, examination, facts)
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _take_over(self, opened: Opened, examination: Examination) -> None:
+    def _take_over(self, opened: Opened, examination: Examination, facts: LogFacts) -> None:
         for path in opened.stray:
             path.unlink()
         for path, index in opened.renewed:
@@ -407,20 +425,29 @@ class SegmentedLog:
             piece.last_tick, piece.end_offset = index.last_tick, index.length
             self._pieces.append(piece)
         if opened.last is None or opened.last_path is None:
-            self._begin(self._open_file(segment_path(self._directory, 1), fresh=True), 1, 0)
+            self._begin_first(self._copy_from or 1)
         elif opened.last.end_offset == 0:
             file = self._open_file(opened.last_path)
             file.cut(0)
             self._begin(file, opened.last.first_tick, 0)
         else:
-            self._continue(opened, examination)
+            self._continue(opened, examination, facts)
 
-    def _continue(self, opened: Opened, examination: Examination) -> None:
+    def _begin_first(self, first_tick: int) -> None:
+        path = segment_path(self._directory, first_tick)
+        file = self._open_file(path, fresh=True)
+        reserved = self._options.reserve_bytes if self._copy_from else 0
+        if reserved and not file.reserve(0, reserved):
+            file.close()
+            path.unlink()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        self._begin(file, first_tick, reserved)
+
+    def _continue(self, opened: Opened, examination: Examination, facts: LogFacts) -> None:
         """Continue the last segment (W3)."""
         found, path = opened.last, opened.last_path
         assert found is not None
         assert path is not None
-        self._file = self._open_file(path)
         self._builder = examination.builder_of(found)
         self._piece = piece = Piece(path, found.first_tick, found.salt, self._builder.points)
         piece.last_tick, piece.end_offset = found.last_tick, found.end_offset
@@ -429,9 +456,16 @@ class SegmentedLog:
         self._recent = found.records
         self._reserved = piece.end_offset
         self._blank_end = self._synced_end = 0
+        is_sealed = found.sealed_tick >= found.last_tick
+        if self._copy_from and is_sealed and not opened.last_bytes:
+            # Nothing to change; and nothing to sync, if it was closed in order.
+            self.is_resting = facts.synced_tick >= found.last_tick
+        if self.is_resting:
+            return
+        self._file = self._open_file(path)
         self._file.cut(piece.end_offset)
         self._file.sync()
-        if found.sealed_tick < found.last_tick:
+        if not is_sealed:
             self._seal()
 
     def _begin(self, file: DiskFile, first_tick: int, reserved: int) -> None:
@@ -476,6 +510,25 @@ class SegmentedLog:
         """Return first tick and records of the last segment as opened; only once."""
         recent, self._recent = self._recent, []
         return self.last_tick + 1 - len(recent), recent
+
+    # -- the file of a copy ---------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Open the file, to write."""
+        if self.is_resting:
+            self._file = self._open_file(self._piece.path)
+            self.is_resting = False
+
+    def rest(self) -> None:
+        """Close the file; everything but a seal is synced."""
+        if not self.is_resting:
+            self.is_resting = True
+            self._file.close()
+
+    @property
+    def reserve_left(self) -> int:
+        """The bytes that can be written into the reserve."""
+        return self._reserved - self._piece.end_offset
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -527,7 +580,7 @@ class SegmentedLog:
         self._seal()
 
     def _blank_ahead(self) -> None:
-        """Write zeros ahead (rule 5). Large writes skip it: they gain little, and zeros cost as
+        """Write zeros ahead (rule 6). Large writes skip it: they gain little, and zeros cost as
         much.
         """
         end, ahead = self._piece.end_offset, self._options.blank_bytes // 2
@@ -552,7 +605,13 @@ class SegmentedLog:
             return False
         self._file.sync()
         path = segment_path(self._directory, piece.last_tick + 1)
-        file = self._open_file(path, fresh=True)
+        try:
+            file = self._open_file(path, fresh=True)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self.is_full = True
+            return False
         reserved = self._options.reserve_bytes
         if not file.reserve(0, reserved):
             file.close()
@@ -585,6 +644,11 @@ class SegmentedLog:
             if not is_no_room(error):
                 raise
 
+    def kept_after(self, tick: int) -> int:
+        """Return the first tick that `forget` leaves."""
+        later = (piece.first_tick for piece in self._pieces if piece.last_tick > tick)
+        return next(later, self._piece.first_tick)
+
     def forget(self, tick: int) -> None:
         """Delete the segments without ticks after this one."""
         deleted = []
@@ -599,11 +663,17 @@ class SegmentedLog:
 
     def abandon(self) -> None:
         """Close the file as it is, after an error."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        if not self.is_resting:
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def close(self) -> None:
         """Release the reserved space and close the file."""
+        if self._copy_from and not self.reserve_left:
+            # Its seal is either on disk or not needed: the catalog says what was synced.
+            self.rest()
+            return
+        self.wake()
         self._file.cut(self._piece.end_offset)
         self._file.sync()
-        self._file.close()
+        self.rest()

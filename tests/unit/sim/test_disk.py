@@ -2,6 +2,7 @@
 
 from random import Random
 
+from anabranch.core.contract import RecoveredCopy
 from anabranch.sim.disk import Disk
 
 
@@ -58,3 +59,154 @@ def test_only_whole_segments_are_forgotten() -> None:
     found = disk.recover()
     assert found.first_tick == 65
     assert len(found.records) == 136
+
+
+# -- copies
+
+
+def kept(disk: Disk) -> Disk:
+    """Ten synced records of a copy that begins with tick 7."""
+    disk.open_copy("x", 7)
+    append(disk, 7, 16)
+    disk.sync(disk.mark())
+    return disk
+
+
+def append(disk: Disk, first: int, last: int) -> None:
+    for tick in range(first, last + 1):
+        disk.append(tick, b"copy %d" % tick, "x")
+
+
+def test_each_log_keeps_what_was_synced_and_a_beginning_of_the_rest_by_itself() -> None:
+    ends = set()
+    for seed in range(80):
+        disk = kept(Disk())
+        for tick in range(1, 11):
+            disk.append(tick, b"own %d" % tick)
+        append(disk, 17, 90)
+        disk.crash(Random(seed))
+        found = disk.recover()
+        assert found.lost_copies == ()
+        copy = found.copies["x"]
+        assert copy.first_tick == 7
+        assert 16 <= copy.last_tick <= 90
+        assert disk.read(7, 90, 10**9, "x") == tuple(
+            b"copy %d" % tick for tick in range(7, copy.last_tick + 1)
+        )
+        ends.add((len(found.records), copy.last_tick))
+    assert len({own for own, _ in ends}) > 3
+    assert len({copy for _, copy in ends}) > 20
+    assert len(ends) > 60
+
+
+def test_openings_drops_and_puts_survive_as_a_beginning_of_their_sequence() -> None:
+    seen = set()
+    for seed in range(200):
+        disk = kept(Disk())
+        append(disk, 17, 18)
+        disk.put("t", "k", b"1")
+        disk.drop_copy("x")
+        disk.put("t", "k", b"2")
+        disk.open_copy("x", 100)
+        append(disk, 100, 103)
+        disk.put("t", "k", b"3")
+        disk.crash(Random(seed))
+        found = disk.recover()
+        copy, put = found.copies.get("x"), found.catalog.get("t", {}).get("k", b"0")
+        if copy is None:
+            assert put in {b"1", b"2"}
+        elif copy.first_tick == 7:
+            assert copy.last_tick >= 16
+            assert put in {b"0", b"1"}
+        else:
+            assert copy.first_tick == 100
+            assert put in {b"2", b"3"}
+        seen.add((put, None if copy is None else copy.first_tick))
+    assert len(seen) == 6
+
+
+def test_a_copy_that_was_dropped_and_synced_is_gone() -> None:
+    disk = kept(Disk())
+    disk.drop_copy("x")
+    assert disk.read(7, 16, 10**9, "x") == ()
+    disk.sync(disk.mark())
+    disk.crash(Random(1))
+    assert disk.recover().copies == {}
+
+
+def test_a_damaged_copy_is_lost_until_it_is_dropped_or_opened() -> None:
+    for seed in range(50):
+        disk = kept(Disk())
+        assert disk.damage_copy("x", Random(seed))
+        for _ in range(2):
+            disk.crash(Random(seed))
+            found = disk.recover()
+            assert (found.copies, found.lost_copies) == ({}, ("x",))
+        if seed % 2:
+            disk.drop_copy("x")
+        disk.open_copy("x", 3)
+        disk.sync(disk.mark())
+        found = disk.recover()
+        assert (found.copies, found.lost_copies) == ({"x": RecoveredCopy(3, 2)}, ())
+    assert not disk.damage_copy("x", Random(1))
+
+
+def test_a_disk_without_space_for_copies_refuses_until_the_broker_begins_again() -> None:
+    disk = kept(Disk())
+    disk.refuses_copies = True
+    append(disk, 17, 19)
+    disk.append(1, b"own")
+    disk.sync(disk.mark())
+    disk.refuses_copies = False
+    # The broker does not know yet.
+    append(disk, 20, 21)
+    assert disk.refusals() == [("x", 16)]
+    assert disk.refusals() == []
+    append(disk, 17, 18)
+    disk.sync(disk.mark())
+    assert disk.refusals() == []
+    disk.crash(Random(1))
+    found = disk.recover()
+    assert found.copies == {"x": RecoveredCopy(7, 18)}
+    assert found.records == (b"own",)
+
+
+def test_only_whole_segments_of_a_copy_are_forgotten() -> None:
+    disk = kept(Disk())
+    append(disk, 17, 200)
+    disk.sync(disk.mark())
+    disk.forget(100, "x")
+    disk.forget(100, "nobody")
+    assert disk.recover().copies == {"x": RecoveredCopy(71, 200)}
+
+
+def test_an_old_copy_of_the_disk_has_its_old_copies() -> None:
+    disk = kept(Disk())
+    old = disk.copied(Random(1))
+    append(disk, 17, 20)
+    disk.open_copy("y", 1)
+    disk.sync(disk.mark())
+    both = {"x": RecoveredCopy(7, 20), "y": RecoveredCopy(1, 0)}
+    assert disk.set_back(old, keeps_catalog=True).recover().copies == both
+    assert disk.set_back(old, keeps_catalog=False).recover().copies == {"x": RecoveredCopy(7, 16)}
+
+
+def test_a_lost_disk_is_as_new_and_what_it_had_is_still_known() -> None:
+    disk = kept(Disk())
+    disk.append(1, b"own")
+    disk.put("t", "k", b"v")
+    disk.sync(disk.mark())
+    disk.lose()
+    found = disk.recover()
+    assert (found.catalog, found.records, found.copies) == ({}, (), {})
+    assert disk.ever_synced == {1: b"own"}
+
+
+def test_a_watch_is_told_of_every_synced_record_of_a_copy() -> None:
+    told: list[tuple[str, int, bytes]] = []
+    disk = Disk()
+    disk.on_copy_synced = lambda *what: told.append(what)
+    kept(disk)
+    append(disk, 17, 17)
+    assert told == [("x", tick, b"copy %d" % tick) for tick in range(7, 17)]
+    assert disk.copied(Random(1)).on_copy_synced is disk.on_copy_synced

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 from anabranch.core.contract import LogRead
+from anabranch.store.copies import Refusal
 from anabranch.store.log import LogOptions
 from anabranch.store.store import Store, StoreOptions
 
@@ -34,6 +35,9 @@ class Mouth:
 
     def log_full(self, full: bool) -> None:
         raise AssertionError(full)
+
+    def copy_full(self, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
 
     def failed(self, error: Exception) -> None:
         raise error

@@ -21,6 +21,7 @@ import typer
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
 from anabranch.core.contract import LogRead
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 
 #: Records in flight → groups of a pass.
@@ -149,6 +150,9 @@ class _Synced:
 
     def log_full(self, full: bool) -> None:
         """The store waits for space."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """Never called: there are no copies."""
 
     def failed(self, error: Exception) -> None:
         self._outcomes.put(error)
