@@ -71,6 +71,9 @@ def sim(
             " kill=0.5,partition."
         ),
     ] = ANY,
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Keep copies of streams, and lose disks.")
+    ] = False,
     plant: Annotated[
         list[str] | None, typer.Option(help="Plant a bug (a mutant) and stop when it is found.")
     ] = None,
@@ -95,7 +98,7 @@ def sim(
         asked_mix(faults)
     except LocalError as error:
         raise CommandError(str(error)) from error
-    order = Order(route, shape, brokers, faults, tuple(plant or ()))
+    order = Order(route, shape, brokers, faults, tuple(plant or ()), copies)
     results = _run(order, chosen, processes)
     summary = summarise(results)
     if as_json:

@@ -191,6 +191,9 @@ class Disk:
         #: Ticks of it that were given to something else later, and that.
         self.reused: list[tuple[int, bytes]] = []
         self.refuses_copies = False
+        #: Whether records count when copies have confirmed them, and not when they are synced.
+        self.is_replicated = False
+        self._confirmed = 0
         self.on_copy_synced: CopyWatch | None = None
         self.lose()
 
@@ -251,12 +254,20 @@ class Disk:
     def sync(self, mark: Mark) -> None:
         """Everything up to `mark` is on disk; seals say so from now on."""
         for tick in self._own.sync(mark.own):
-            self._remember(tick, self._own.records[tick])
+            if not self.is_replicated:
+                self._remember(tick, self._own.records[tick])
         for stream, log, log_mark in mark.copies:
             for tick in log.sync(log_mark):
                 if self.on_copy_synced is not None:
                     self.on_copy_synced(stream, tick, log.records[tick])
         self._apply(mark.writes - self._writes_applied)
+
+    def confirmed(self, tick: int) -> None:
+        """Copies have confirmed the own stream up to here."""
+        for each in range(self._confirmed + 1, tick + 1):
+            if each in self._own.records:
+                self._remember(each, self._own.records[each])
+        self._confirmed = max(self._confirmed, tick)
 
     def refusals(self) -> list[tuple[str, int]]:
         """The copies that have refused appends since this was asked, and their last ticks."""
@@ -318,8 +329,10 @@ class Disk:
         """What a starting broker finds; torn bytes are cut off."""
         first_tick = self._own.segments[0].first_tick
         records = self._own.recover()
+        self._confirmed = 0
         for tick, record in enumerate(records, first_tick):
-            self._remember(tick, record)
+            if not self.is_replicated:
+                self._remember(tick, record)
         catalog = {table: dict(rows) for table, rows in self._catalog.items()}
         last_tick = self._own.last_tick
         needed = min(max(first_needed(catalog), first_tick), last_tick + 1)

@@ -99,6 +99,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     #: A disk is replaced by an old copy of itself; never drawn, only asked for, since little else
     #: may happen then.
     rollback: float = 0.0
+    #: A broker comes back with an empty disk; only where streams have copies.
+    lose_disk: float = 0.0
     #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
     #: for, since minutes are dear.
     divide_s: float = 0.0
@@ -122,6 +124,7 @@ KINDS: dict[str, float] = {
     "slow-client": 0.6,
     "reconfigure": 0.4,
     "rollback": 0.4,
+    "lose-disk": 0.4,
     "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,

@@ -22,7 +22,9 @@ from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     BlankRecord,
     EventRecord,
+    LifeRecord,
     MarkRecord,
+    RowsRecord,
     decode_record,
 )
 from anabranch.core.routing.registry import RouterMaker
@@ -31,6 +33,7 @@ from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.sim.applications import Application, SimPublisher
 from anabranch.sim.copy_watch import PathWatch
+from anabranch.sim.disk_losses import DiskLosses
 from anabranch.sim.faults import Division, Faults
 from anabranch.sim.interest_watch import InterestWatch
 from anabranch.sim.load_reports import BrokerLoadReports, LinkLoadReports
@@ -107,6 +110,7 @@ class Simulation:
         self.rollbacks = Rollbacks(
             self.world, plan.network, self.history, Random(plan.seed ^ 0x0B4C)
         )
+        self.disk_losses = DiskLosses(self.world, Random(plan.seed ^ 0xD15C))
         self._is_calm = False
 
     def run(self) -> SimVerdict:
@@ -127,6 +131,7 @@ class Simulation:
         self.faults.begin()
         self.reconfiguring.begin(plan.faults.reconfigure)
         self.rollbacks.begin(plan.faults.rollback)
+        self.disk_losses.begin(plan.faults.lose_disk)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
@@ -134,6 +139,7 @@ class Simulation:
         world.run_until(plan.fault_s)
         self.faults.heal()
         self.rollbacks.heal()
+        self.disk_losses.heal()
         self._is_calm = True
         for application in self.applications:
             if isinstance(application, SimSubscriber):
@@ -249,6 +255,7 @@ class Simulation:
 
     def _look(self) -> None:
         self._watch.look()
+        self._watch.anomalies += self.disk_losses.look()
         self.world.after(0.4, self._look)
 
     def _stream_joined(self, stream: str) -> None:
@@ -337,6 +344,7 @@ class Simulation:
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
         found += self._reused()
+        found += self.disk_losses.missing()
         found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
@@ -397,7 +405,7 @@ def _logged(
     found: list[told.Record] = []
     for tick, data in records:
         record = decode_record(data)
-        if isinstance(record, MarkRecord):
+        if isinstance(record, MarkRecord | LifeRecord | RowsRecord):
             continue
         if isinstance(record, BlankRecord) and record.id.publisher == LOST_PUBLISHER:
             continue

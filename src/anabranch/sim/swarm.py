@@ -34,6 +34,7 @@ _PACING = 0xB0B5
 _HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
+_COPYING = 0xC0B1
 #: Chosen so that the seeds which tests know by heart keep their plans.
 _ORDERING = 0x4C381
 SHAPES: tuple[Shape, ...] = get_args(Shape)
@@ -88,8 +89,10 @@ def draw(
     shape: Shape = "any",
     brokers: int | None = None,
     faults: str = ANY,
+    copies: bool = False,
 ) -> Plan:
-    """The plan of a seed; `faults` as in `fault_mix`."""
+    """The plan of a seed; `faults` as in `asked_mix`. With `copies`, streams have copies, and disks
+    are lost."""
     rng, more, meshing = Random(seed), Random(seed ^ _MORE), Random(seed ^ _MESHING)
     network = _draw_network(rng, "any" if shape in MESH_SHAPES else shape, brokers)
     options = _draw_options(rng, seed)
@@ -106,6 +109,8 @@ def draw(
     sinks = sinking.choice((1, 1, 2)) if sinking.random() < 0.2 else 0
     asked = asked_mix(faults)
     chosen = drawn if asked is None else asked
+    if copies:
+        options, chosen = _draw_copies(Random(seed ^ _COPYING), size, options, chosen, asked)
     options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
     options = _draw_slices(seed, options)
     detecting = Random(seed ^ _DETECTING)
@@ -140,6 +145,19 @@ def draw(
     if chosen.rollback:
         plan = _quiet(plan)
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
+
+
+def _draw_copies(
+    copying: Random, brokers: int, options: Options, faults: FaultMix, asked: FaultMix | None
+) -> tuple[Options, FaultMix]:
+    """Copies of streams, where there are brokers for them, and disks that are lost."""
+    copies, confirm = copying.choice(((2, 2), (3, 2), (3, 2), (3, 3), (2, 1), (4, 2)))
+    copies = min(copies, brokers)
+    confirm = min(copies, confirm)
+    lose_disk = copying.choice((0.0, 0.2, 0.5)) if confirm > 1 else 0.0
+    if asked is None:
+        faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
+    return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
 
 
 def _quiet(plan: Plan) -> Plan:

@@ -264,6 +264,7 @@ class World:
         host.life += 1
         host.clock_s = 0.0
         host.broker_offset_s = host.machine_offset_s
+        host.disk.is_replicated = host.config.options.copies > 1
         host.broker = Broker(host.config, host.disk.recover(), self._clock(host))
         host.wake_at = NEVER
         self.stimulate(name, contract.Started())
@@ -307,6 +308,9 @@ class World:
             self._watch(self.watcher, name, broker, effects)
         processed = broker.processed
         self._perform(host, effects)
+        writer = broker.replication.writer
+        if writer is not None:
+            host.disk.confirmed(writer.confirmed)
         for each, _ in processed:
             if isinstance(each, contract.LinkFull):
                 self._note_link_full(name, each)

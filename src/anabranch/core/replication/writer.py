@@ -288,6 +288,15 @@ class StreamWriter:
         return self.state == "leading"
 
     @property
+    def stream(self) -> str:
+        return self._name
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no change of the copy set is under way."""
+        return self._life_tick > 0 and not self._older_sets and self.confirmed >= self._life_tick
+
+    @property
     def last(self) -> int:
         """The newest tick of the own log, synced or not."""
         return self._last
