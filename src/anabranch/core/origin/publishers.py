@@ -38,7 +38,7 @@ space forever (ADR 0028).
    in their order. The refusal has the code `FORGOTTEN`, unless no higher incarnation can begin
    (rule 2).
 10. Who. A publisher is forgotten once it has had neither an event nor a session here for
-   `publisher_keep_s`, all of its events are synced, all of their ticks are deleted, and its
+   `publisher_keep_s`, all ticks of its events are deleted (and so synced), and its
    incarnation began at least `publisher_keep_s` ago by this broker's clock. So the floor is always
    that far in the past: a younger incarnation is never refused for it, whatever the clock of
    another publisher said.
@@ -479,6 +479,7 @@ class Publishers:
             self._floor = floor
             puts.append(Put(FLOOR_TABLE, FLOOR, _encoder.encode(floor)))
         for name in gone:
+            assert self._known[name].is_synced, "only synced ticks are deleted"
             del self._known[name]
             self._unstored.pop(name, None)
             puts.append(Put(TABLE, name, None))
@@ -509,7 +510,6 @@ class Publishers:
         silent_ns = self._keep_ns + 2 * self._keep_ns // LOOKS
         return (
             0 < publisher.seen_ns <= now_ns - silent_ns
-            and publisher.is_synced
             and publisher.tick < oldest
             and (_is_internal(name) or 0 < publisher.incarnation <= now_ns - self._keep_ns)
             and name not in self._exempt

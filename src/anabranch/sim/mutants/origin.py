@@ -162,7 +162,9 @@ MUTANTS: dict[str, Mutant] = {
     "forgets-without-floor": Mutant(
         "a publisher is forgotten as if it had never been there",
         Edit(f"{_PUBLISHERS}.look", "if floor > self._floor:", "if False:"),
-        found_by="tests/unit/core/origin/test_publishers.py",
+        seed=41,
+        anomaly="duplicate",
+        mesh_seed=104,
     ),
     "floor-not-on-disk": Mutant(
         "a crash takes the floor of forgotten publishers",
@@ -171,7 +173,8 @@ MUTANTS: dict[str, Mutant] = {
             "puts.append(Put(FLOOR_TABLE, FLOOR, _encoder.encode(floor)))",
             "pass",
         ),
-        found_by="tests/unit/core/origin/test_publishers.py",
+        seed=255,
+        anomaly="duplicate",
     ),
     "row-before-floor": Mutant(
         "a publisher is forgotten on disk before the floor is there",
