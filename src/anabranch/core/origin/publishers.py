@@ -38,26 +38,27 @@ space forever (ADR 0028).
    in their order. The refusal has the code `FORGOTTEN`, unless no higher incarnation can begin
    (rule 2).
 10. Who. A publisher is forgotten once it has had neither an event nor a session here for
-   `publisher_keep_s`, all ticks of its events are deleted (and so synced), and its
-   incarnation began at least `publisher_keep_s` ago by this broker's clock. So the floor is always
-   that far in the past: a younger incarnation is never refused for it, whatever the clock of
-   another publisher said.
+    `publisher_keep_s`, all ticks of its events are deleted (and so synced), and its incarnation
+    began at least `publisher_keep_s` ago by this broker's clock. So the floor is that far in the
+    past: a younger incarnation is never refused for it, whatever the clock of another publisher
+    said.
 11. Sinks are never forgotten, and the floor does not concern them: their incarnations are numbers
-   of batches (`batches`). Neither does it concern join points, which are forgotten as well: their
-   sessions do not leave the process, and a new activation has a higher incarnation and resends
-   nothing.
-12. Looks. Every `publisher_keep_s` / `LOOKS` each publisher is looked at, at most
-   `LOOKS_PER_STEP` of them in a step. A look that finds a session writes the time into the row, if
-   no event did. Events write nothing more than without this rule. The time in a row is therefore up
-   to two looks old after a crash, and the silence must last two looks longer than
-   `publisher_keep_s`. The first looks of a life, and the next ones after the machine was suspended,
-   come after a while, so that clients can reconnect.
-13. An unreadable floor is replaced by the current time.
+    of batches (`batches`). Neither does it concern join points, which are forgotten as well: their
+    sessions do not leave the process, and a new activation has a higher incarnation and resends
+    nothing.
+12. Looks. Every `publisher_keep_s` / `LOOKS` each publisher is looked at, at most `LOOKS_PER_STEP`
+    of them in a step. A look that finds a session writes the time into the row, if no event did.
+    Events write nothing more than without this rule. After a crash, the time in a row is therefore
+    up to two looks old, and the silence must last two looks longer than `publisher_keep_s`. The
+    first looks of a life, and the next ones after the machine was suspended, come after a while, so
+    that clients can reconnect.
+13. An unreadable floor is replaced by the current time, and so is one that may have been under an
+    unreadable key.
 
 State: restored from the records of the log and, for deleted records, from the catalog (table
-`publishers`: [incarnation, sequence, time last seen, tick of the last event]; versions before 0028
-wrote only the first two), to which `checkpoint` writes it before they are deleted. The floor is the
-row `floor` of the table `forgotten`. Pending confirmations are safe to lose: sessions end with the
+`publishers`: [incarnation, sequence, time last seen, tick of the last event]; in version 0.2 only
+the first two), to which `checkpoint` writes it before they are deleted. The floor is the row
+`floor` of the table `forgotten`. Pending confirmations are safe to lose: sessions end with the
 process.
 """
 
