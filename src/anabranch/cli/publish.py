@@ -141,7 +141,7 @@ def pub(
     anabranch pub --network network.toml --csv quotes.csv --types zip=string --rate 200
 
     Without --name, each run is a publisher of its own. A broker forgets a publisher that has been
-    silent for a week (publisher_keep_s). Use one --name, always the same, with --state.
+    silent for a week (publisher_keep_s). With --state, give the same --name every time.
 
     A value becomes a number only if that is lossless: 12, -7 and 12.50 are numbers; 01234, +43 and
     1e5 are strings. true and false are booleans. A value in double quotes is a string.
