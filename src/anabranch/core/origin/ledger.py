@@ -45,7 +45,7 @@ from anabranch.core.origin.log_tail import (
     encode_record,
     entry_of,
 )
-from anabranch.core.origin.publishers import Key, Publishers, PublishPosition
+from anabranch.core.origin.publishers import Key, PublisherRow, Publishers
 from anabranch.core.origin.retention import KEY as CHECKPOINT
 from anabranch.core.origin.retention import (
     Catalog,
@@ -216,7 +216,7 @@ class _Stored(NamedTuple):
     beginning: LogStart
     checkpoint: Checkpoint
     marks: dict[int, dict[str, Version]]
-    publishers: dict[str, PublishPosition]
+    publishers: dict[str, PublisherRow]
     #: Publisher rows that cannot be read.
     lost: list[DamagedRecord]
 
@@ -300,14 +300,15 @@ class Ledger:
         self._stored_marks = StoredMarks(stored.marks)
         self.publishers = Publishers(
             stored.publishers,
-            options.publishers_max,
-            options.incarnation_lead_s,
+            options,
+            now,
+            last_tick=recovered.last_tick,
             is_renewed=rollback.is_renewed(recovered),
         )
         self.retention = Retention(network.edges, recovered, beginning.deleted)
         self.marks = self._with_marks(stored.marks)
         self.tail = self._read(recovered, options)
-        self.publishers.replace_lost(recovered, stored.lost, now)
+        self.publishers.replace_lost(recovered, stored.lost, now, self.tail.last)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = GroupCommit()
         #: How often ticks were released for `held_back_bytes_max` in this life.
@@ -315,6 +316,7 @@ class Ledger:
         newest_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
         self.clock_ns = max(int(now * 1e9), newest_ns)
+        self.publishers.restore_floor(recovered, self.clock_ns)
 
     def _with_marks(self, stored: dict[int, dict[str, Version]]) -> InterestMarks:
         beginning = self.beginning
@@ -347,10 +349,12 @@ class Ledger:
         tail = LogTail(oldest, memory_first, self.beginning.time_ns)
         for tick, data in enumerate(islice(recovered.records, skipped, None), first):
             record = decode_record(data)
+            seen_ns = min(record.time_ns, int(self._now * 1e9))
             if isinstance(record, EventRecord):
-                self.publishers.recover(decode_envelope(record.body, STORED_LIMITS).id)
+                event_id = decode_envelope(record.body, STORED_LIMITS).id
+                self.publishers.recover(event_id, tick, seen_ns)
             elif isinstance(record, BlankRecord):
-                self.publishers.recover(record.id)
+                self.publishers.recover(record.id, tick, seen_ns)
             elif isinstance(record, MarkRecord):
                 self.marks.add(tick, self._restricted(record.vector))
             self.sections.add(tick, len(data), min(record.time_ns / 1e9, self._now))
