@@ -157,9 +157,13 @@ def _draw_copies(
 ) -> tuple[Options, FaultMix]:
     """Copies of streams, where there are brokers for them, and disks that are lost."""
     copies, confirm = copying.choice(((2, 2), (3, 2), (3, 2), (3, 3), (2, 1), (4, 2)))
-    copies = min(copies, brokers)
+    # A network that becomes another one may have two brokers left.
+    copies = min(copies, 2 if faults.reconfigure else brokers)
     confirm = min(copies, confirm)
-    lose_disk = copying.choice((0.0, 0.2, 0.5)) if confirm > 1 else 0.0
+    lose_disk = copying.choice((0.0, 0.2, 0.5))
+    if confirm == 1 or faults.clock_jump:
+        # A broker that lost its disk has only its clock to tell that it is not older than before.
+        lose_disk = 0.0
     if asked is None:
         faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
     return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
