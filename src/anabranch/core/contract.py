@@ -189,7 +189,7 @@ class CopyFull(Stimulus, frozen=True):
     are as durable as the last `Synced` says. A `Synced` that covers dropped appends comes later
     than this, and does not concern them. The next append must be `last_tick` + 1; when to try is up
     to the core. If there is still no space then, this is reported again. It is never about a copy
-    that was dropped meanwhile."""
+    that was dropped meanwhile; so a `Synced` promises nothing about one."""
 
     stream: str
     last_tick: int

@@ -39,7 +39,7 @@ import contextlib
 import errno
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote
@@ -401,7 +401,7 @@ class Copies:
         copy = self._copies.pop(stream, None)
         if copy is not None and copy.log is not None:
             copy.log.rest()
-            self._dropped.append(self._directory / directory_name(stream, copy.facts.number))
+            self._dropped.append(self._place(copy))
 
     def _open(self, stream: str, work: CopyWork) -> None:
         assert stream not in self._copies, f"the copy of {stream!r} is open already"
@@ -412,6 +412,7 @@ class Copies:
 
     def _append(self, group: Sequence[tuple[str, CopyWork]], refused: list[Refusal]) -> None:
         """Append to a group of copies and sync them."""
+        self._make_directories(stream for stream, _ in group)
         written = []
         for stream, work in group:
             copy = self._copies[stream]
@@ -435,6 +436,25 @@ class Copies:
             oldest = next(iter(self._awake))
             self._log_of(self._awake.pop(oldest)).rest()
 
+    def _make_directories(self, streams: Iterable[str]) -> None:
+        """Create the missing directories of copies, as far as there is space."""
+        missing = [copy for copy in map(self._copies.__getitem__, streams) if copy.log is None]
+        if not missing or self._space_left < self._options.log.reserve_bytes:
+            return
+        try:
+            if not self._directory.is_dir():
+                self._directory.mkdir()
+                sync_directory(self._directory.parent)
+            for copy in missing:
+                self._place(copy).mkdir(exist_ok=True)
+            sync_directory(self._directory)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+
+    def _place(self, copy: _Copy) -> Path:
+        return self._directory / directory_name(copy.facts.stream, copy.facts.number)
+
     def _has_space(self, copy: _Copy, size: int) -> bool:
         """Return whether an append finds space, and reserve it."""
         if copy.log is not None and copy.log.reserve_left >= size:
@@ -447,13 +467,10 @@ class Copies:
 
     def _create(self, copy: _Copy) -> bool:
         """Create the first segment of a copy; return False if there is no space."""
-        directory = self._directory / directory_name(copy.facts.stream, copy.facts.number)
+        directory = self._place(copy)
+        if not directory.is_dir():
+            return False
         try:
-            if not self._directory.is_dir():
-                self._directory.mkdir()
-                sync_directory(self._directory.parent)
-            directory.mkdir(exist_ok=True)
-            sync_directory(self._directory)
             copy.log = self._log(copy.facts)
         except OSError as error:
             if not is_no_room(error):

@@ -457,8 +457,8 @@ class SegmentedLog:
         self._reserved = piece.end_offset
         self._blank_end = self._synced_end = 0
         is_sealed = found.sealed_tick >= found.last_tick
-        if self._copy_from and is_sealed and not opened.last_bytes:
-            # Nothing to change; and nothing to sync, if it was closed in order.
+        if self._copy_from and is_sealed and found.state == "whole":
+            # There is nothing to truncate but reserved space, and nothing to sync.
             self.is_resting = facts.synced_tick >= found.last_tick
         if self.is_resting:
             return
@@ -669,11 +669,18 @@ class SegmentedLog:
 
     def close(self) -> None:
         """Release the reserved space and close the file."""
-        if self._copy_from and not self.reserve_left:
-            # Its seal is either on disk or not needed: the catalog says what was synced.
-            self.rest()
+        if self._copy_from:
+            self._close_copy()
             return
-        self.wake()
         self._file.cut(self._piece.end_offset)
         self._file.sync()
+        self.rest()
+
+    def _close_copy(self) -> None:
+        """Do not wait for the disk: everything but a seal is synced, which the catalog records, and
+        a truncation that is lost leaves reserved space.
+        """
+        if self.reserve_left:
+            self.wake()
+            self._file.cut(self._piece.end_offset)
         self.rest()

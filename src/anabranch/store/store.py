@@ -540,8 +540,10 @@ class Store:
             work = self._batch.copy(stream)
         work.append(tick, [record])
 
-    def open_copy(self, stream: str, first_tick: int) -> None:
-        """Create an empty copy of a stream, whose first record will have this tick."""
+    def open_copy(self, stream: str, first_tick: int) -> int:
+        """Create an empty copy of a stream, whose first record will have this tick; return its
+        number.
+        """
         if not stream or stream in self._kept or first_tick < 1:
             raise LocalError(f"a copy of {stream!r} from tick {first_tick} on cannot be opened")
         self._lost.discard(stream)
@@ -549,6 +551,7 @@ class Store:
         work = self._batch.copy(stream)
         work.open_first, work.number = first_tick, self._next_number
         self._next_number += 1
+        return work.number
 
     def drop_copy(self, stream: str) -> None:
         """Delete a copy and everything in it."""
