@@ -16,7 +16,7 @@ from random import Random
 
 import msgspec
 
-from anabranch.core.contract import LogRead, RecoveredCopy
+from anabranch.core.contract import LogRead, RecoveredCopy, RowsRead
 from anabranch.store.copies import CopyOptions, Refusal
 from anabranch.store.log import LogOptions, read_records
 from anabranch.store.store import Store, StoreOptions, WriterOptions
@@ -77,6 +77,9 @@ class Reports:
         self.heard.put(refusal)
 
     def log_read(self, read: LogRead) -> None:
+        raise AssertionError(read)
+
+    def rows_read(self, read: RowsRead) -> None:
         raise AssertionError(read)
 
     def log_full(self, full: bool) -> None:
