@@ -30,6 +30,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import (
+    COPY_ROWS,
+    SEPARATOR,
     Append,
     CopyFull,
     CutCopy,
@@ -72,8 +74,7 @@ from anabranch.model.replication import (
 
 TABLE = "copies"
 #: Stream SEPARATOR table SEPARATOR key → value.
-ROWS_TABLE = "copy_rows"
-SEPARATOR = "\x1f"
+ROWS_TABLE = COPY_ROWS
 #: Bytes of one answer to a fetch.
 FETCH_BYTES_MAX = 1 << 20
 #: Records that are examined for rows at a time after a restart.
@@ -527,6 +528,8 @@ class Keeper:
         copy = self._copies.get(fetch.stream)
         if copy is None or not isinstance(fetch, FetchRows):
             return []
+        if read.is_damaged:
+            return self._lose(copy, "has a damaged row") + self._sync()
         rows: list[Row] = []
         for place, value in read.rows:
             _, table, key = place.split(SEPARATOR, 2)
