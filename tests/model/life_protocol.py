@@ -80,7 +80,6 @@ class Rules:
     all_older_sets: bool = False
     founding_by_quorum: bool = False
     own_copy_optional: bool = False
-    start_alone_always: bool = False
 
 
 SOUND = Rules()
@@ -92,7 +91,6 @@ AS_WRITTEN = Rules(
     all_older_sets=True,
     founding_by_quorum=True,
     own_copy_optional=True,
-    start_alone_always=True,
 )
 
 
@@ -104,9 +102,10 @@ class World:
     confirm: int = 2
     #: The highest life; life 1 has begun already if the stream is founded.
     lives: int = 3
-    #: Ticks that a writer appends after its life record.
-    ticks: int = 1
+    #: Ticks that a writer appends after its life record, by life; the last holds for higher ones.
+    ticks: tuple[int, ...] = (0,)
     losses: int = 0
+    rollbacks: int = 0
     #: A second process of the origin, without the first one's disk, may start at any time.
     second: bool = True
     founded: bool = True
@@ -188,7 +187,6 @@ class Model:
         self.world = world
         self.rules = world.rules
         self.sites = world.sites()
-        self.log_max = world.lives * (1 + world.ticks)
         self.writers = (0, 1) if world.second else (0,)
 
     # ------------------------------------------------------------------------- lives and logs
@@ -307,7 +305,7 @@ class Model:
         if founding and any(site not in answers for site in keepers):
             return False
         own = identity(writer, state.copies[writer].generation)
-        if confirm == 1 and named and (rules.start_alone_always or not founding):
+        if confirm == 1 and named:
             newest = named[max(named)]
             if own in newest and set(answers) == {writer}:
                 return True
@@ -444,6 +442,14 @@ class Model:
             losses=state.losses + 1,
         )
 
+    def rolled_back(self, state: State, site: int) -> State:
+        copy = state.copies[site]
+        log = copy.log[:-1]
+        copy = copy._replace(log=log, promised=log[-1], confirmed=min(copy.confirmed, len(log)))
+        return state._replace(
+            copies=replace_at(state.copies, site, copy), losses=state.losses + 1
+        )
+
     # ------------------------------------------------------------------- what follows at once
 
     def settled(self, state: State) -> State:
@@ -503,15 +509,9 @@ class Model:
                 needed = max(needed, left)
             if (members != begun.members or begun.founding) and have < needed:
                 return begun.confirmed
-        counts = []
-        for member in begun.members:
-            ticks = acknowledged.get(member, 0)
-            if self.rules.learner_counts:
-                ticks = max(
-                    ticks for other, ticks in [(member, ticks), *acknowledged.items()]
-                    if other // GENERATIONS == member // GENERATIONS
-                )
-            counts.append(ticks)
+        counts = [acknowledged.get(member, 0) for member in begun.members]
+        if self.rules.learner_counts:
+            counts = [*acknowledged.values(), *counts]
         upto = sorted(counts, reverse=True)[confirm - 1]
         if not self.rules.own_copy_optional:
             upto = min(upto, acknowledged.get(begun.members[0], 0))
@@ -561,6 +561,50 @@ class Model:
     def _is_alive(state: State, life: Life) -> bool:
         return len(life.log) > life.confirmed
 
+    # ------------------------------------------------------------------------------- progress
+
+    def recovers(self, state: State, writer: int, file: int) -> bool:
+        """Whether a process can start and confirm if all that is left is up and reached."""
+        for _ in range(4):
+            life = len(state.lives)
+            state = state._replace(lives=(*state.lives, None))
+            state = self.asked(state, writer, life, file)
+            for site in range(FIRST_KEEPER, self.sites):
+                state = self.promised(state, site, life)
+            begun = self.begun(state, writer, (writer, *range(FIRST_KEEPER, self.sites)))
+            if begun is None:
+                return False
+            state = self.settled(begun)
+            written = state.lives[life]
+            assert written is not None
+            for site in (writer, *range(FIRST_KEEPER, self.sites)):
+                while self.may_take(state.copies[site], life, written):
+                    state = self.taken(state, site, life)
+            state = self.settled(state)
+            written = state.lives[life]
+            assert written is not None
+            if written.confirmed > written.first and not any(
+                self._gone(state, writer, member) for member in written.members
+            ):
+                return True
+        return False
+
+    def _gone(self, state: State, writer: int, member: int) -> bool:
+        site, generation = divmod(member, GENERATIONS)
+        return site == 1 - writer or state.copies[site].generation != generation
+
+    def disks_lost(self, state: State, writer: int) -> int:
+        """How many disks of the newest confirmed set a process has to do without."""
+        sets = [life.members for life in state.lives if life and life.confirmed > life.first]
+        if sets:
+            return sum(self._gone(state, writer, member) for member in sets[-1])
+        used = {member for life in state.lives if life for member in life.members}
+        return sum(self._gone(state, writer, member) for member in used)
+
+    def all_lost(self, state: State, writer: int) -> int:
+        used = {member for life in state.lives if life for member in life.members}
+        return max(state.losses, sum(self._gone(state, writer, member) for member in used))
+
     # ------------------------------------------------------------------------------ all steps
 
     def steps(self, state: State) -> Iterator[tuple[Action, State]]:
@@ -580,7 +624,8 @@ class Model:
                             yield ("repeat", site, at), self.repeated(state, site, at)
         for process in state.processes:
             begun = state.lives[process.life] if process.begun else None
-            if begun and len(begun.log) - begun.first <= self.world.ticks:
+            ticks = self.world.ticks[min(process.life, len(self.world.ticks)) - 1]
+            if begun and len(begun.log) - begun.first <= ticks:
                 yield ("append", process.life, 0), self.appended(state, process.life)
         yield from self._faults(state)
 
@@ -590,8 +635,6 @@ class Model:
             for life in range(1, self.world.lives + 1):
                 if state.lives[life] is not None or life <= max(own.promised, process.life):
                     continue
-                if life % 2 != writer and life != 1:
-                    pass
                 for file in range(len(self.world.files) or 1):
                     number = writer * 10 + file
                     yield ("start", number, life), self.asked(state, writer, life, file)
@@ -635,7 +678,11 @@ class Model:
     def _faults(self, state: State) -> Iterator[tuple[Action, State]]:
         for site, copy in enumerate(state.copies):
             if state.losses < self.world.losses and (copy.promised or copy.log):
-                yield ("lose", site, 0), self.disk_lost(state, site)
+                after = self.disk_lost(state, site)
+                if all(self.disks_lost(after, w) < self.world.confirm for w in self.writers):
+                    yield ("lose", site, 0), after
+            if state.losses < self.world.rollbacks and len(copy.log) > 1 and site >= FIRST_KEEPER:
+                yield ("roll back", site, 0), self.rolled_back(state, site)
             if self.rules.unsynced_promise and copy.synced_promise < copy.promised:
                 now = copy._replace(promised=copy.synced_promise)
                 yield ("cut power", site, 0), state._replace(
