@@ -10,6 +10,7 @@ What the model leaves out, and why that loses no story:
 - A message is never removed: `Life.log` is all that a life's writer has sent, and a copy may take
   any of it at any time or never. This covers loss, repetition, delay and reordering.
 - A writer acts on any set of answers that suffices, so an answer may be late or lost.
+- The processes of the origin do not reach each other's disk; a keeper's old disk is gone for all.
 - Acknowledgements are counted at once. A writer that counts them later confirms less, later.
 - A process that stops is one that does nothing more. What it had not synced is in no copy: its own
   log is a copy like the others, which takes records from its writer.
@@ -717,8 +718,6 @@ class Model:
 
     def _may_promise(self, state: State, site: int, copy: Copy, life: int) -> bool:
         if site < FIRST_KEEPER or life == copy.promised:
-            return False
-        if not any(p.life == life and not p.begun for p in state.processes):
             return False
         return self.rank(life) > self.rank(copy.promised) or (
             self.rules.equal_lives and self.rank(life) == self.rank(copy.promised)

@@ -62,9 +62,8 @@ def test_two_processes_keep_every_promise(copies: int, confirm: int) -> None:
 
 
 @pytest.mark.parametrize(("copies", "confirm"), SIZES)
-def test_disks_are_lost_one_after_the_other(copies: int, confirm: int) -> None:
-    world = World(copies, confirm, losses=min(confirm, 2), second=False)
-    _passes(search(world, recover_every=1))
+def test_disk_is_lost(copies: int, confirm: int) -> None:
+    _passes(search(World(copies, confirm, losses=1, second=False), recover_every=2))
 
 
 @pytest.mark.parametrize(("copies", "confirm"), [(2, 1), (2, 2)])
@@ -73,7 +72,7 @@ def test_two_processes_found_a_stream(copies: int, confirm: int) -> None:
 
 
 def test_keeper_is_replaced_while_the_origin_loses_its_disk() -> None:
-    _passes(search(CHANGE_OF_TWO, recover_every=1))
+    _passes(search(CHANGE_OF_TWO, recover_every=20))
 
 
 def test_rolled_back_keeper_loses_nothing_that_the_origin_has() -> None:
@@ -83,7 +82,19 @@ def test_rolled_back_keeper_loses_nothing_that_the_origin_has() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("copies", "confirm"), SIZES)
 def test_two_processes_write_ticks(copies: int, confirm: int) -> None:
-    _passes(search(World(copies, confirm, ticks=(1,)), recover_every=20))
+    ticks = (1,) if copies == 2 else (0, 1, 1)
+    _passes(search(World(copies, confirm, ticks=ticks), recover_every=50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("copies", "confirm"), [(2, 2), (3, 2), (3, 3)])
+def test_disks_are_lost_one_after_the_other(copies: int, confirm: int) -> None:
+    _passes(search(World(copies, confirm, losses=2, second=False), recover_every=20))
+
+
+@pytest.mark.slow
+def test_keeper_is_replaced_while_two_processes_write() -> None:
+    _passes(search(World(files=changed_files(3)), recover_every=200))
 
 
 @pytest.mark.slow
