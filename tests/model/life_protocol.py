@@ -124,6 +124,10 @@ def describe(before: State, action: Action, after: State) -> str:
             line = f"the writer of life {at} appends a tick"
         case "repeat":
             line = f"{name_of(at)} takes tick {number + 1} again"
+        case "lose":
+            line = f"{name_of(at)} loses its disk"
+        case "roll back":
+            line = f"{name_of(at)} is rolled back: lives {list(after.copies[at].log)}"
         case _:
             line = f"{name_of(at)}: {kind}"
     for life, (was, now) in enumerate(zip(before.lives, after.lives, strict=True)):
