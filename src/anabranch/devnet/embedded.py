@@ -20,6 +20,8 @@ Rules
 4. `failures` reports brokers that have failed; the others continue.
 5. Nothing is printed. Log records go to the logger `anabranch.node`, for programs that configure
    logging.
+6. Edges whose streams have copies serve clients once these have answered. `start` waits for that,
+   though not for long: an edge may wait until a lost disk is replaced, and the others serve.
 
 State: the state directory.
 """
@@ -42,6 +44,7 @@ from anabranch.node.settings import Address, NodeConfig
 
 _ANY_PORT = Address("127.0.0.1", 0)
 _START_BOUND_S = 60.0
+_SERVING_BOUND_S = 10.0
 _STOP_BOUND_S = 30.0
 
 
@@ -135,6 +138,7 @@ class Embedded:
         self._loop = asyncio.get_running_loop()
         try:
             await self._start_nodes()
+            await self._wait_for_copies()
             self._is_up.set()
             await self._stopping.wait()
         except (LocalError, OSError) as error:
@@ -155,6 +159,13 @@ class Embedded:
             if node.addresses.links is not None:
                 links[name] = node.addresses.links
 
+    async def _wait_for_copies(self) -> None:
+        """Edges serve clients once copies of their streams have answered (rule 6)."""
+        nodes = [asyncio.ensure_future(node.serving()) for node in self._nodes.values()]
+        _, late = await asyncio.wait(nodes, timeout=_SERVING_BOUND_S)
+        for each in late:
+            each.cancel()
+
     def _config(self, name: str, links: dict[str, Address]) -> NodeConfig:
         file, network = self._file, self._file.network
         peers = network.links_of(name)
@@ -164,7 +175,7 @@ class Embedded:
             network=network,
             revision=file.revision,
             routing=file.routing,
-            options=file.options,
+            options=file.options_of(name),
             limits=file.limits,
             state=self.state / name,
             clients=_ANY_PORT if name in network.edges else None,
