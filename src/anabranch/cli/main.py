@@ -61,6 +61,7 @@ COMMANDS = {
     "warm": Command("warm:warm", "Compile the kernels before their first use."),
     "network": Command("network:app", "Create, check and change network files; certificates."),
     "pattern": Command("patterns:app", "Define, drop and list patterns."),
+    "replication": Command("replication:app", "Show the copies of streams."),
     "log": Command("log:app", "List, print, verify and repair the log of a broker."),
     "trace": Command("trace:app", "Verify client traces."),
     "filter": Command("filters:app", "Check filters, match them against events, compare them."),

@@ -135,14 +135,14 @@ class Node:
             raise
         self.links.dial(config.neighbours)
         if not self._is_serving:
-            self.log.info("clients are refused for now: %s", self.broker.refusal)
+            self.log.info("waiting for copies of the stream before clients are served")
             self._driver.serving.add_done_callback(self._note_serving)
         if config.routing == "mesh":
             self._meter.start()
         self.warm_up.watch(self._needs_index)
 
     def _note_serving(self, _done: "asyncio.Future[None]") -> None:
-        self.log.info("the copies of the stream have answered: clients are served from now on")
+        self.log.info("enough copies of the stream have answered: serving clients")
 
     def _needs_index(self) -> bool:
         return knows_subscriptions(self.broker)

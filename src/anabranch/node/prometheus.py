@@ -303,7 +303,7 @@ def _own_copies(status: Status) -> Iterator[Metric]:
     copies = () if own is None else own.copies
     lost = sum(each.state == "lost" for each in copies)
     yield from _family("copies_lost", "gauge", "Lost copies of this stream", [(_NONE, lost)])
-    lags = [({"keeper": each.broker}, float(each.lag)) for each in copies[1:]]
+    lags = [({"keeper": each.broker}, each.lag) for each in copies[1:] if each.lag is not None]
     text = "Ticks of this stream that a keeper has not acknowledged"
     yield from _family("keeper_lag_ticks", "gauge", text, lags)
 

@@ -37,9 +37,10 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     is_configured: bool
     #: The number of the first life that counted on this copy, as far as the log knows; 0: none.
     since: int = 0
-    #: The newest tick that it has acknowledged, and how many ticks it is behind the own log.
-    acked: int
-    lag: int
+    #: The newest tick that it has acknowledged, and how many ticks it is behind the own log; None
+    #: until it has answered this process.
+    acked: int | None
+    lag: int | None
 
 
 class FetchReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +196,7 @@ def _own(writer: StreamWriter) -> OwnCopiesReport:
         configured=writer._options.copies,
         present=sum(each.state == "member" for each in found),
         confirm=writer._options.confirm if copies is None else copies.confirm,
-        confirmed=max(writer.confirmed, writer._row.confirmed),
+        confirmed=max(writer.confirmed, *(each.confirmed for each in writer._answers())),
         newest=writer.last,
         copies=found,
         fetching=_fetching(writer),
@@ -221,16 +222,19 @@ def _own_copy(writer: StreamWriter, starts: Sequence[LifeStart]) -> CopyReport:
 
 
 def _copy(writer: StreamWriter, starts: Sequence[LifeStart], name: str, peer: Peer) -> CopyReport:
-    answered = 0 if peer.answer is None else peer.answer.last
-    # Before a life has begun, nothing is acknowledged in it: its answer says what it has.
-    acked = peer.acked if writer._life_tick else max(peer.acked, answered)
+    acked: int | None = peer.acked
+    if peer.answer is not None and not writer._life_tick:
+        # Before a life has begun, nothing is acknowledged in it: its answer says what it has.
+        acked = max(peer.acked, peer.answer.last)
+    elif peer.copy is None:
+        acked = None
     return CopyReport(
         broker=name,
         state=_state(writer, starts[-1].copies if starts else None, name, peer),
         is_configured=name in writer._keepers,
         since=0 if peer.copy is None else _since(starts, peer.copy),
         acked=acked,
-        lag=max(writer.last - acked, 0),
+        lag=None if acked is None else max(writer.last - acked, 0),
     )
 
 
