@@ -38,6 +38,25 @@ def test_a_small_network_carries_events_from_edge_to_edge() -> None:
     asyncio.run(asyncio.wait_for(work(), BOUND_S))
 
 
+def test_edges_with_copies_of_their_streams_serve_when_they_are_up(tmp_path: Path) -> None:
+    file = tmp_path / "network.toml"
+    file.write_text(
+        "[network]\nname = 'trio'\n[tree]\nm = ['a', 'b']\n"
+        "[replication]\ncopies = 2\n"
+        "[brokers.m]\n[brokers.a]\ncopies = 3\n[brokers.b]\n"
+    )
+    with (
+        embedded(file, tmp_path / "state") as network,
+        network.connect_blocking(name="till") as client,
+    ):
+        subscription = client.subscribe("n > 0")
+        client.publish({"n": 1})
+        assert subscription.get(timeout=BOUND_S)["n"] == 1
+        assert network.failures == {}
+        kept = {path.name.split(".")[0] for path in (network.state / "b" / "copies").iterdir()}
+        assert "a" in kept
+
+
 def test_a_given_state_directory_is_gone_on_with(tmp_path: Path) -> None:
     with embedded(state=tmp_path) as network, network.connect_blocking(name="one") as client:
         client.publish({"n": 1})
