@@ -47,8 +47,9 @@ class CopyView(msgspec.Struct, frozen=True, kw_only=True):
     """One copy of a stream."""
 
     broker: str
-    #: As its origin says; `down`: its broker does not answer; `kept`: the origin does not answer.
-    state: CopyState | Literal["down", "kept"]
+    #: As its origin says, or `down`: its broker does not answer. `kept`: the origin does not answer
+    #: or does not know of it yet; `unneeded`: the origin has other copies.
+    state: CopyState | Literal["down", "kept", "unneeded"]
     is_configured: bool
     since: int = 0
     #: None if unknown.
@@ -84,7 +85,7 @@ def replicated_streams(
     found: dict[str, StreamView] = {}
     for name, status in statuses.items():
         own = None if status is None or status.replication is None else status.replication.own
-        if own is not None and (own.configured > 1 or len(own.copies) > 1):
+        if own is not None and (own.configured > 1 or len(own.copies) > 1 or name in kept):
             found[name] = _told(name, own, statuses, kept.get(name, {}))
         elif status is None and (configured.get(name, 0) > 1 or name in kept):
             found[name] = _orphaned(name, configured.get(name, 0), kept.get(name, {}))
@@ -123,7 +124,15 @@ def _told(
             kept=kept.get(copy.broker),
         )
 
-    copies = tuple(map(view, own.copies))
+    known = {copy.broker for copy in own.copies}
+    state: Literal["kept", "unneeded"] = "unneeded" if own.state == "leading" else "kept"
+    copies = (
+        *map(view, own.copies),
+        *(
+            CopyView(broker=name, state=state, is_configured=False, kept=kept[name])
+            for name in sorted(kept.keys() - known)
+        ),
+    )
     present = sum(copy.state == "member" for copy in copies)
     return StreamView(
         stream=stream,
@@ -169,7 +178,7 @@ def _orphaned(stream: str, configured: int, kept: Mapping[str, KeptCopyReport]) 
 
 def why_below(stream: StreamView) -> str:
     """What is wrong with the copies of a stream that has too few."""
-    absent = [copy for copy in stream.copies if copy.state not in {"member", "kept"}]
+    absent = [copy for copy in stream.copies if copy.state in _WORDS]
     wrong = [f"{copy.broker} {_WORDS[copy.state]}" for copy in absent]
     return (
         f"stream {stream.stream} has {stream.present} of {stream.configured or '?'} copies"
@@ -194,7 +203,8 @@ def streams_table(streams: Sequence[StreamView], width: int) -> Table:
 
 
 def _stream_row(stream: StreamView) -> list[str]:
-    keepers = [copy for copy in stream.copies if copy.broker != stream.stream]
+    others = [copy for copy in stream.copies if copy.broker != stream.stream]
+    keepers = [copy for copy in others if copy.state != "unneeded"]
     return [
         stream.stream,
         stream.state,
@@ -238,7 +248,7 @@ def _copy_row(stream: StreamView, copy: CopyView) -> list[str]:
 
 def _notes(stream: StreamView, copy: CopyView) -> list[str]:
     found: list[str] = []
-    if not copy.is_configured and stream.state != "down":
+    if not copy.is_configured and stream.state == "leading":
         found.append("not in the network file")
     if copy.kept is not None and copy.kept.is_full:
         found.append("disk full")

@@ -146,6 +146,18 @@ def test_a_stream_whose_origin_is_down_is_known_from_its_keepers_and_the_file() 
     assert why_below(unknown) == "stream a has 1 of ? copies: a is down"
 
 
+def test_a_copy_that_its_origin_does_not_need_is_shown_as_that() -> None:
+    told = asked(origin("a", configured=1), keeper("m", "a"))
+    (found,) = streams(told)
+    assert [(each.broker, each.state) for each in found.copies] == [
+        ("a", "member"),
+        ("m", "unneeded"),
+    ]
+    assert not found.is_below
+    (early,) = streams(asked(origin("a", state="asking"), keeper("m", "a")))
+    assert early.copies[1].state == "kept"
+
+
 def test_the_table_of_copies_fits_80_columns_and_notes_what_is_unusual() -> None:
     leaving = copy("x", is_configured=False)
     told = asked(
