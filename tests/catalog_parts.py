@@ -266,15 +266,17 @@ def serves(machine: Machine) -> None:
     subscriber = machine.connect("honest-subscriber")
     publisher = machine.connect("honest")
     machine.subscribe(subscriber, "honest", "price > 100", number=1)
-    machine.publish(publisher, "honest", 1, 1)
+    # By its clock, which is right.
+    incarnation = int((machine.now + 1.0) * 1e9)
+    machine.publish(publisher, "honest", incarnation, 1)
     bodies = [
-        encode_event(Event({"price": 200 + each}, id=EventId("honest", 1, each)))
+        encode_event(Event({"price": 200 + each}, id=EventId("honest", incarnation, each)))
         for each in range(2, 6)
     ]
     machine.say(publisher, Publish(bodies))
     machine.wait(2.0)
     confirmed = confirmations(machine, publisher)
     assert confirmed
-    assert confirmed[-1] == ("honest", 1, 5)
+    assert confirmed[-1] == ("honest", incarnation, 5)
     assert len(machine.delivered(subscriber)) == 4
     assert not machine.cuts, machine.cuts

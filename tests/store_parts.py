@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.core.origin.ledger import first_needed
 from anabranch.store.copies import CopyOptions, Refusal
 from anabranch.store.files import DiskFile, OpenFile, free_bytes
@@ -61,6 +61,7 @@ class Ears:
         self._news = threading.Condition()
         self.numbers: list[int] = []
         self.reads: dict[int, LogRead] = {}
+        self.rows: dict[int, RowsRead] = {}
         self.fulls: list[bool] = []
         self.refusals: list[Refusal] = []
         self.errors: list[Exception] = []
@@ -73,6 +74,11 @@ class Ears:
     def log_read(self, read: LogRead) -> None:
         with self._news:
             self.reads[read.request] = read
+            self._news.notify_all()
+
+    def rows_read(self, read: RowsRead) -> None:
+        with self._news:
+            self.rows[read.request] = read
             self._news.notify_all()
 
     def log_full(self, full: bool) -> None:
@@ -167,6 +173,20 @@ class Bench:
         self.ears.wait_for(lambda: request in self.ears.reads)
         assert self.ears.reads[request].stream == stream
         return self.ears.reads[request].records
+
+    def read_rows(
+        self, prefix: str, after: str = "", bytes_max: int = 10**9, table: str = "copy_rows"
+    ) -> RowsRead:
+        self._request += 1
+        self.store.read_rows(self._request, table, prefix, after, bytes_max)
+        request = self._request
+        self.ears.wait_for(lambda: request in self.ears.rows or bool(self.ears.errors))
+        return self.ears.rows[request]
+
+    def reset(self, first_tick: int) -> None:
+        """Replace the log by an empty one."""
+        self.store.reset(first_tick)
+        self.tick = first_tick - 1
 
     def forget(self, tick: int) -> None:
         self.store.forget(tick)

@@ -24,7 +24,8 @@
    'T'   of the file length                                        a truncation
    'A'   of the file offset, length                                room is allocated
    'R'   of the file                    old path        new path   a rename
-   'U'                                  path                       a file is unlinked
+   'U'                                  path                       a file is unlinked, or a
+                                                                   directory removed
    'B'   of the file sync's number      path, of a directory only  a sync begins
    'S'   of the file sync's number                                 a sync has succeeded
    'N'               connection                                    a connection is accepted
@@ -522,10 +523,8 @@ static int unlink_recorded(int directory, const char *path, int flags)
     if (inside == NULL)
         return (int)syscall(SYS_unlinkat, directory, path, flags);
     LOCKED(syscall(SYS_unlinkat, directory, path, flags))
-    if (done == 0 && flags == 0)
+    if (done == 0)
         record('U', 0, 0, 0, inside, NULL, 0);
-    else if (done == 0)
-        unknown("rmdir");
     UNLOCKED
 }
 

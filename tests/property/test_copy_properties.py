@@ -1,6 +1,7 @@
 """Copies in the store and on the simulated disk: after the same history both hold the same.
 
-A history opens, drops, appends, syncs, deletes, and ends lives in order or by a crash. Crashes come
+A history opens, cuts, drops, appends, syncs, deletes, begins the own log anew, puts rows of copies,
+and ends lives in order or by a crash. Crashes come
 after a sync, because what they leave of unsynced writes is chance on both sides; `tests/power` and
 the tests of the simulated disk try that."""
 
@@ -34,6 +35,9 @@ class CopyMachine(RuleBasedStateMachine):
         self.bench = Bench(self.directory)
         #: Stream → first and last tick of its copy.
         self.copies: dict[str, tuple[int, int]] = {}
+        #: Stream → tick → the number of the cut after which it was appended, if any.
+        self.eras: dict[str, dict[int, int]] = {}
+        self.cuts = 0
         self.puts = 0
 
     def _sync(self) -> None:
@@ -56,9 +60,57 @@ class CopyMachine(RuleBasedStateMachine):
             return
         first, last = self.copies[stream]
         for tick in range(last + 1, last + count + 1):
-            self.bench.store.append(tick, body_of(tick), stream)
-            self.disk.append(tick, body_of(tick), stream)
+            self.eras.setdefault(stream, {})[tick] = self.cuts
+            self.bench.store.append(tick, self._body(stream, tick), stream)
+            self.disk.append(tick, self._body(stream, tick), stream)
         self.copies[stream] = (first, last + count)
+
+    def _body(self, stream: str, tick: int) -> bytes:
+        """A record that tells when it was appended."""
+        return body_of(tick) + bytes(self.eras[stream][tick] % 50)
+
+    @rule(stream=streams, share=st.floats(0, 1), is_synced=st.booleans())
+    def cut(self, stream: str, share: float, *, is_synced: bool) -> None:
+        if stream not in self.copies:
+            return
+        if is_synced:
+            self._sync()
+        first, last = self.copies[stream]
+        pieces = self.bench.store.pieces(stream)
+        # Older ticks may be deleted.
+        first = max([first, *(piece.first_tick for piece in pieces[:1])])
+        tick = first - 1 + int(share * (last + 1 - first))
+        self.cuts += 1
+        self.copies[stream] = (self.copies[stream][0], tick)
+        self.bench.store.cut_copy(stream, tick)
+        self.disk.cut_copy(stream, tick)
+        self._sync()
+
+    @rule(first=st.integers(1, 50))
+    def begin_the_own_log_anew(self, first: int) -> None:
+        # Otherwise the simulated disk reports ticks that were used twice.
+        first += max(self.disk.ever_synced, default=0)
+        self.bench.reset(first)
+        self.disk.drop_copy("")
+        self.disk.open_copy("", first)
+
+    @rule(stream=streams, key=st.sampled_from("abc"))
+    def put_row(self, stream: str, key: str) -> None:
+        if stream in self.copies:
+            self.puts += 1
+            for put in (self.bench.store.put, self.disk.put):
+                put("copy_rows", f"{stream}\x1f{key}", str(self.puts).encode())
+
+    @rule(stream=streams, bytes_max=st.integers(0, 40), after=st.sampled_from(["", "a", "b"]))
+    def read_rows(self, stream: str, bytes_max: int, after: str) -> None:
+        self._sync()
+        prefix = f"{stream}\x1f"
+        after = f"{prefix}{after}" if after else ""
+        found = self.bench.read_rows(prefix, after, bytes_max)
+        assert (found.rows, found.is_last) == self.disk.read_rows(
+            "copy_rows", prefix, after, bytes_max
+        )
+        assert not found.is_damaged
 
     @rule(count=counts)
     def append_own(self, count: int) -> None:
@@ -107,7 +159,8 @@ class CopyMachine(RuleBasedStateMachine):
     def _compare(self, found: Recovered, modelled: Recovered) -> None:
         assert found.lost_copies == modelled.lost_copies == ()
         assert [*found.records] == [*modelled.records]
-        assert found.catalog.get("t") == modelled.catalog.get("t")
+        assert found.first_tick == modelled.first_tick
+        assert found.catalog == modelled.catalog
         ends = {stream: copy.last_tick for stream, copy in found.copies.items()}
         assert ends == {stream: copy.last_tick for stream, copy in modelled.copies.items()}
         assert ends == {stream: last for stream, (_, last) in self.copies.items()}
@@ -120,7 +173,7 @@ class CopyMachine(RuleBasedStateMachine):
                 pieces = self.bench.store.pieces(stream)
                 oldest = pieces[0].first_tick if pieces else first
                 found = self.bench.read(oldest, last, stream=stream)
-                assert found == tuple(body_of(tick) for tick in range(oldest, last + 1))
+                assert found == tuple(self._body(stream, tick) for tick in range(oldest, last + 1))
                 assert found == self.disk.read(oldest, last, 10**9, stream)
 
     def teardown(self) -> None:

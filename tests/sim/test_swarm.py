@@ -116,6 +116,17 @@ def test_seeds_with_order_of_publishers_keep_every_promise(routing: RoutingName,
     _assert_clean(Order(routing), seed)
 
 
+@pytest.mark.parametrize(
+    ("routing", "seed"), [("tree", 14), ("tree", 41), ("mesh", 69), ("flood", 105)]
+)
+def test_seeds_with_forgotten_publishers_keep_every_promise(
+    routing: RoutingName, seed: int
+) -> None:
+    verdict = run_seed(Order(routing), seed).verdict
+    assert not verdict.anomalies
+    assert verdict.forgotten > 0
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_few_meshes_keep_every_promise(seed: int) -> None:
     _assert_clean(Order("mesh"), seed)

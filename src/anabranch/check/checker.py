@@ -25,7 +25,7 @@ not be delivered. The anomalies:
 - `reordered`: a tick was delivered after a later one of its stream; or a log has events of one
   incarnation out of sequence.
 - `phantom`: a delivered event is not the one logged at its tick; or a logged event was never
-  published; or a record names a subscription that was never created.
+  published, or withdrawn by its publisher; or a record names a subscription that was never created.
 - `unmatched`: a delivered event does not match the filter; or its tick is outside of start and end,
   or was delivered before the start or after the end was reported; or the event was sent after its
   time limit, to an edge out of its reach, or to a client that it is not addressed to.
@@ -118,6 +118,9 @@ def _check_logs(facts: Facts) -> Iterator[Anomaly]:
             yield Anomaly("phantom", "", *place, text)
         if name not in facts.published:
             text = f"{_text(name)} is logged but was never published"
+            yield Anomaly("phantom", "", *place, text)
+        if name[2] >= facts.withdrawn.get(name[:2], name[2] + 1):
+            text = f"{_text(name)} is logged, but its publisher was told that it is not"
             yield Anomaly("phantom", "", *place, text)
         if seen.setdefault(name, place) != place:
             before = "tick {1} of {0}".format(*seen[name])

@@ -33,6 +33,8 @@ class Facts:
         #: The same → (highest sequence, time of the confirmation), ascending.
         self.confirmations: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self.abandoned: set[tuple[str, int]] = set()
+        #: Publisher and incarnation → the first sequence that is in no log, as it was told.
+        self.withdrawn: dict[tuple[str, int], int] = {}
         #: Stream → when it joined the network, if not at the beginning.
         self.joined: dict[str, float] = {}
         self.logged: list[saw.Logged] = []
@@ -149,6 +151,10 @@ class Facts:
                 life = (record.publisher, record.incarnation)
                 self.abandoned.add(life)
                 self.abandoned_at.setdefault(life, self._count)
+            case saw.Withdrawn():
+                life = (record.publisher, record.incarnation)
+                first = self.withdrawn.get(life, record.sequence)
+                self.withdrawn[life] = min(first, record.sequence)
             case saw.Forgotten():
                 self._take_forgotten(record)
             case saw.Lost():

@@ -80,6 +80,16 @@ class Abandoned(Record, frozen=True):
     incarnation: int
 
 
+class Withdrawn(Record, frozen=True):
+    """A publisher learned that its events from this sequence on are in no log, and publishes them
+    under other ids."""
+
+    time: float
+    publisher: str
+    incarnation: int
+    sequence: int
+
+
 class Logged(Record, frozen=True):
     """A tick of a log, and the event in it."""
 
@@ -297,6 +307,7 @@ AnyRecord = (
     | Joined
     | Healed
     | Finished
+    | Withdrawn
 )
 History = Sequence[Record]
 

@@ -140,8 +140,8 @@ def pub(
 
     anabranch pub --network network.toml --csv quotes.csv --types zip=string --rate 200
 
-    Give a publisher the same --name on every run: brokers keep the name of every publisher
-    forever, and a run without --name creates a new one.
+    Without --name, each run is a publisher of its own. A broker forgets a publisher that has been
+    silent for a week (publisher_keep_s). With --state, give the same --name every time.
 
     A value becomes a number only if that is lossless: 12, -7 and 12.50 are numbers; 01234, +43 and
     1e5 are strings. true and false are booleans. A value in double quotes is a string.

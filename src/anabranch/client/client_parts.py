@@ -208,12 +208,12 @@ class ClientParts:
         if self.trace is not None:
             self.trace.close()
 
-    def _next_incarnation(self, floor: int) -> int:
+    def _next_incarnation(self, floor: int, past_ns: int) -> int:
         """Return an incarnation above every earlier one, according to the clock, `floor` and the
-        state directory. Raises `ClockError` if that leads the clock by more than
-        `incarnation_lead_s`.
+        state directory. Raises `ClockError` if that leads the clock, or a time that a broker says
+        is past, by more than `incarnation_lead_s`.
         """
-        time_ns, lead_s = time.time_ns(), self.options.incarnation_lead_s
+        time_ns, lead_s = max(time.time_ns(), past_ns), self.options.incarnation_lead_s
         persisted = 0 if self.state is None else self.state.incarnation
         last = max(self.incarnation, floor, persisted)
         if last >= time_ns + int(lead_s * 1e9):

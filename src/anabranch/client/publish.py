@@ -30,6 +30,10 @@ Rules:
    all that were published after them with `PublishNotSentError`.
 9. Departing origin. An origin that leaves the network refuses events permanently, and they are in
    no log. They return to the queue and go to another broker.
+10. Forgotten. An origin forgets publishers that are away for long, and refuses their incarnations.
+    Events that were sent over an earlier connection too fail with `PublishUnknownError`. The others
+    are in no log: they return to the queue and go out in a new incarnation, above the one that the
+    origin names. That one is a time in the origin's past, so this clock may be behind it (rule 7).
 
 State: lost with the process. Each event that is unconfirmed then is in the log once or not at all.
 """
@@ -56,7 +60,12 @@ from anabranch.core.session.effects import EventsConfirmed, EventsRefused
 from anabranch.core.session.publish import EVERYTHING
 from anabranch.core.session.publisher_order import PublisherOrder
 from anabranch.matching.any_of import AnyOf
-from anabranch.model.client_frames import ADVERTISEMENTS_MAX, DEPARTING, INVALID_EVENT
+from anabranch.model.client_frames import (
+    ADVERTISEMENTS_MAX,
+    DEPARTING,
+    FORGOTTEN,
+    INVALID_EVENT,
+)
 from anabranch.model.errors import EventError, LocalError
 from anabranch.model.event import (
     DEFAULT_CONTROL,
@@ -90,7 +99,7 @@ class Outbox:
         self,
         name: str,
         options: ClientOptions,
-        next_incarnation: Callable[[int], int],
+        next_incarnation: Callable[[int, int], int],
         order: PublisherOrder,
         trace: Trace | None,
     ) -> None:
@@ -116,6 +125,8 @@ class Outbox:
         self._fresh_since = _LONG_AGO
         #: Broker → new incarnations must be higher than this.
         self._floors: dict[str, int] = {}
+        #: A time in the past, according to an origin.
+        self._past_ns = 0
         #: Callers that wait for capacity, in order; and for all events to be confirmed.
         self._waiting: deque[asyncio.Event] = deque()
         self._empty = asyncio.Event()
@@ -249,7 +260,8 @@ class Outbox:
         """Open an incarnation if necessary; return whether one is open."""
         if not self._is_open and not self._unconfirmed:
             try:
-                self._incarnation = self._next_incarnation(self._floors.get(origin.broker, 0))
+                floor = self._floors.get(origin.broker, 0)
+                self._incarnation = self._next_incarnation(floor, self._past_ns)
             except ClockError as error:
                 self._fail_queued(error)
                 return False
@@ -309,6 +321,11 @@ class Outbox:
         if effect.final and effect.code == INVALID_EVENT:
             self._refuse_one(effect.sequence, effect.reason)
             return False
+        if effect.final and effect.code == FORGOTTEN:
+            self._raise_floor(effect.begun)
+            self._past_ns = max(self._past_ns, effect.begun)
+            self._forgotten(effect)
+            return False
         self.refusal = effect.reason
         if effect.begun:
             self._raise_floor(effect.begun)
@@ -335,8 +352,18 @@ class Outbox:
             self._fail(promise, size, PublishRefusedError(event_id, reason))
         self._wake()
 
+    def _forgotten(self, effect: EventsRefused) -> None:
+        """Fail the events that may be in the log, and return the others to the queue (rule 10)."""
+        self._take_back(max(effect.sequence, effect.sent_before + 1))
+        unknown = [sent for sent in self._unconfirmed if sent[0] >= effect.sequence]
+        for sequence, promise, size, _ in unknown:
+            self._unconfirmed.pop()
+            event_id = EventId(self._name, self._incarnation, sequence)
+            self._fail(promise, size, PublishUnknownError(event_id, effect.reason))
+        self._wake()
+
     def _take_back(self, first: int) -> None:
-        """Return the unconfirmed events from sequence `first` on to the queue (rules 5 and 9)."""
+        """Return the unconfirmed events from sequence `first` on to the queue (rules 5, 9, 10)."""
         self._is_open = False
         if self._trace is not None:
             self._trace.abandoned(self._name, self._incarnation)

@@ -89,7 +89,7 @@ _TIME_LOWEST_S = 0.001
 _TIME_HIGHEST_S = 86_400.0
 _AGE_HIGHEST_S = 100 * 365 * 86_400.0
 #: Times that may be longer than a day.
-_AGES = {"incarnation_lead_s", "keep_s", "life_lead_s"}
+_AGES = {"incarnation_lead_s", "keep_s", "life_lead_s", "publisher_keep_s"}
 #: Fields for which zero is valid: no payload, no delay.
 _MAY_BE_ZERO = {
     "destinations_max",

@@ -266,7 +266,8 @@ class Broker:
                 effects.append(_cut(self._current, str(error)))
         self._replicate(now, effects)
         seen_puts = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
-        if seen_puts or (self._sync_wanted and not self._is_unfinished):
+        is_wanted = self._sync_wanted or self.replication.wants_sync
+        if seen_puts or (is_wanted and not self._is_unfinished):
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))

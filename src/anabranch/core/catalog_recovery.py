@@ -63,6 +63,11 @@ CONSEQUENCES = {
         " event is accepted twice; an event of an older incarnation is refused, although it may"
         " have been accepted before"
     ),
+    "forgotten": (
+        "which publishers were forgotten is lost: of publishers that are not on record, only"
+        " incarnations that begin after this start are accepted, so that no event is accepted"
+        " twice; clients open a new one by themselves"
+    ),
     "heard": (
         "the progress of stream {key!r} is lost here: its broker may not learn from this one that"
         " its log is an old copy"

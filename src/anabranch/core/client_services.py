@@ -140,7 +140,7 @@ class ClientServices:
         # Before the edge, which sets aside the subscriptions of unreadable patterns.
         stored = stored_records(recovered, name, network.edges, limits)
         self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
-        origin.set_host_lookup(edge.host_of)
+        origin.set_session_lookups(edge.host_of, edge.is_present)
         queries = BrokerQueries(
             name,
             tuple(network.edges),

@@ -17,7 +17,7 @@ Rules
    `Sync`. The driver sends `Synced(number)` when everything before that `Sync` is on disk, and
    never earlier. Numbers grow; `Synced(5)` covers every number up to 5. A crash keeps any prefix of
    the unsynced appends of each log and, independently, any prefix of the unsynced puts (and of the
-   openings and drops of copies among them, rule 8).
+   openings, cuts and drops of copies among them, rule 8).
 4. Confirmations. A confirmation that promises durability is an effect of `Synced`.
 5. Connections. Frames to one link or session arrive in order or not at all. When a link goes down,
    frames in flight are lost. After `LinkDown`, nothing arrives before the next `LinkUp`.
@@ -33,13 +33,15 @@ Rules
    is the own stream and anything else a copy.
 
    a. `OpenCopy` creates a copy, `DropCopy` deletes it with everything in it; afterwards it may be
-      opened again, with any first tick. The ticks of a copy are dense from its first tick on. Its
-      records are those of the origin's log (`log_tail`), so that tools and repairs can read them.
-   b. Openings, drops and puts are one sequence: a crash keeps a prefix of it. So a put that
-      survives proves that the openings and drops before it survived too. An unsynced `DropCopy`
-      happens completely or not at all. If it was followed by `OpenCopy` of the same stream, a crash
-      leaves the old copy, no copy, or the new one. Appends survive only with the opening before
-      them; they are otherwise independent of the puts.
+      opened again, with any first tick. `CutCopy` deletes its newest records. The ticks of a copy
+      are dense from its first tick on. Its records are those of the origin's log (`log_tail`), so
+      that tools and repairs can read them.
+   b. Openings, cuts, drops and puts are one sequence: a crash keeps a prefix of it. So a put that
+      survives proves that the openings, cuts and drops before it survived too. An unsynced drop or
+      cut happens completely or not at all. If a drop was followed by `OpenCopy` of the same stream,
+      a crash leaves the old copy, no copy, or the new one. Appends survive only with the opening
+      before them; they are otherwise independent of the puts. After a cut, the next append waits
+      for `Synced`.
    c. A copy for which the disk has no space refuses appends instead of delaying them, because a
       sync that waited for it would delay confirmations of the own stream. `CopyFull` says so,
       before the `Synced` that would have covered them. `LogFull` is about the own stream only, for
@@ -47,6 +49,12 @@ Rules
    d. A copy that lost confirmed records or was damaged does not prevent a start. It is not in
       `Recovered.copies` but in `Recovered.lost_copies`, at every start, until it is dropped or
       opened again.
+   e. Rows of the table `copy_rows` whose keys begin with a stream and `SEPARATOR` belong to the
+      copy of that stream. `DropCopy` deletes those that were put before it, as does `OpenCopy`
+      that replaces a lost copy.
+   f. `DropCopy("")` and `OpenCopy("", first_tick)`, one directly after the other, replace the own
+      log by a new one without records. In the sequence of rule b they are one member: a crash
+      leaves the old log or the new one. Rows stay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -163,6 +171,8 @@ class RowsRead(Stimulus, frozen=True):
     request: int
     rows: tuple[tuple[str, bytes], ...]
     is_last: bool
+    #: Whether a row was changed after it was written, here or later; then there are no rows.
+    is_damaged: bool = False
 
 
 class LogFull(Stimulus, frozen=True):
@@ -179,7 +189,7 @@ class CopyFull(Stimulus, frozen=True):
     are as durable as the last `Synced` says. A `Synced` that covers dropped appends comes later
     than this, and does not concern them. The next append must be `last_tick` + 1; when to try is up
     to the core. If there is still no space then, this is reported again. It is never about a copy
-    that was dropped meanwhile."""
+    that was dropped meanwhile; so a `Synced` promises nothing about one."""
 
     stream: str
     last_tick: int
@@ -248,7 +258,7 @@ class Append(Effect, frozen=True, repr_omit_defaults=True):
 class OpenCopy(Effect, frozen=True):
     """Create an empty copy of a stream; its first record will have this tick, 1 or more.
 
-    It must not exist, unless as a lost one, which this replaces."""
+    It must not exist, unless as a lost one, which this replaces. For "", see rule 8f."""
 
     stream: str
     first_tick: int
@@ -256,14 +266,17 @@ class OpenCopy(Effect, frozen=True):
 
 class CutCopy(Effect, frozen=True):
     """Cut off the records of a copy after this tick, which the copy has or which is the one before
-    its first. Part of the sequence of openings, drops and puts."""
+    its first. Never of the own log.
+
+    A read that was requested earlier may still return records that are cut off."""
 
     stream: str
     last_tick: int
 
 
 class DropCopy(Effect, frozen=True):
-    """Delete a copy and everything in it. It must exist, be it as a lost one."""
+    """Delete a copy, everything in it, and its rows. It must exist, be it as a lost one. For "",
+    see rule 8f."""
 
     stream: str
 
@@ -277,7 +290,8 @@ class Put(Effect, frozen=True):
 
 
 class Sync(Effect, frozen=True):
-    """Make all earlier appends, puts, openings and drops durable, then report `Synced(number)`."""
+    """Make all earlier appends, puts, openings, cuts and drops durable, then report
+    `Synced(number)`."""
 
     number: int
 
@@ -294,8 +308,8 @@ class Read(Effect, frozen=True, repr_omit_defaults=True):
 
 class ReadRows(Effect, frozen=True):
     """Read rows of a catalog table whose keys begin with `prefix` and follow `after`, in the order
-    of their keys, about `bytes_max` of them; `RowsRead` returns them. Only for tables of
-    `UNLOADED_TABLES`."""
+    of their keys: about `bytes_max` bytes, at least one row if there is one. `RowsRead` returns
+    them. Puts that are not synced may be missing. Only for tables of `UNLOADED_TABLES`."""
 
     request: int
     table: str
@@ -305,8 +319,9 @@ class ReadRows(Effect, frozen=True):
 
 
 class Restart(Effect, frozen=True):
-    """End this life and begin the next one from the disk, with the same configuration. What was
-    changed is synced."""
+    """End this life and begin the next one from the disk, with the same configuration. What is not
+    synced may be lost, as in a crash. The next life begins after a short delay, and stimuli may
+    still come before this one ends."""
 
     reason: str
 
@@ -328,9 +343,12 @@ class Note(Effect, frozen=True):
 Effects = list[Effect]
 
 
+#: The table of rows that belong to copies: stream SEPARATOR … → value.
+COPY_ROWS = "copy_rows"
+SEPARATOR = "\x1f"
 #: Catalog tables that are not part of `Recovered.catalog`: they may be large, and are read by
-#: `ReadRows` when they are needed.
-UNLOADED_TABLES = frozenset({"copy_rows"})
+#: `ReadRows` when they are needed. A damaged row of theirs is not in `Recovered.damaged`.
+UNLOADED_TABLES = frozenset({COPY_ROWS})
 
 
 class DamagedRecord(msgspec.Struct, frozen=True):

@@ -65,9 +65,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     unsynced_bytes_max: int = 64 * 1024 * 1024
     #: A checkpoint is written to the catalog after this many synced ticks, for a quick start.
     checkpoint_ticks: int = 8_192
-    #: Publishers on record. None is ever deleted, so new publishers beyond this limit are refused.
+    #: Publishers on record. New publishers beyond this limit are refused.
     publishers_max: int = 1_000_000
-    #: New publishers and sinks that the clients of one host may add in one life of the broker.
+    #: A publisher without an event or a session here for this long is forgotten, once the log has
+    #: deleted its events. Events that it sent before are refused from then on.
+    publisher_keep_s: float = 7 * 86_400.0
+    #: New publishers and sinks that the clients of one host may add in one life of the broker, not
+    #: counting those that were forgotten.
     host_publishers_max: int = 100_000
     #: How far a publisher's incarnation, a time in ns, may be ahead of this broker's clock. The
     #: same bound applies to batch numbers.
@@ -190,6 +194,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return max(1, min(at_most, self.step_work_max // (4 * work)))
 
     def __post_init__(self) -> None:
+        if not self.publisher_keep_s > 0:
+            raise LocalError(f"publisher_keep_s is {self.publisher_keep_s}; it must be positive")
         self._check_age()
         self._check_copies()
 

@@ -71,6 +71,9 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "open"
     #: Why events are refused; "" if `state` is `open`.
     hindrance: str = ""
+    #: Publishers on record, and those forgotten in this life.
+    publishers: int = 0
+    publishers_forgotten: int = 0
 
 
 class BatchReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,6 +254,8 @@ def _log(broker: Broker) -> LogReport | None:
         vector={edge: str(version) for edge, version in origin.vector.items()},
         state="open" if origin.inquiry is None else origin.inquiry.state,
         hindrance="" if origin.inquiry is None else origin.inquiry.suspension,
+        publishers=origin.publishers,
+        publishers_forgotten=origin.publishers_forgotten,
     )
 
 

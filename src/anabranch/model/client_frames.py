@@ -42,6 +42,9 @@ REPLACED = "replaced"
 DEPARTING = "departing"
 #: PublishRefused: only this event is at fault; later ones may be published in another incarnation.
 INVALID_EVENT = "invalid-event"
+#: PublishRefused: the broker may have forgotten this publisher, and the events that it accepted of
+#: it. An event that was sent over this connection only is in no log.
+FORGOTTEN = "forgotten"
 #: Refused, for a stage, a commit or a pattern request: temporarily; the same request may succeed
 #: later.
 BUSY = "busy"

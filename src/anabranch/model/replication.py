@@ -24,10 +24,14 @@ STARTS_MAX = 1_024
 
 
 class Life(Part, frozen=True, order=True):
-    """A period of writing: the writer's number, and the broker that writes."""
+    """A period of writing: the writer's number, its broker, and the number of its process.
+
+    Two processes of one broker may choose the same number, but never have the same process number.
+    """
 
     number: Count = 0
     broker: Name = ""
+    process: Count = 0
 
     def __str__(self) -> str:
         return f"{self.number}/{self.broker}" if self.number else "none"
@@ -117,8 +121,6 @@ class AskLife(ReplicationFrame, frozen=True, tag=23):
     """A writer asks a copy to promise a life."""
 
     life: Life
-    #: The copy set that this life will begin with; None if that depends on the answers.
-    proposed: CopySet | None = None
 
 
 class LifeAnswer(ReplicationFrame, frozen=True, tag=24):
@@ -138,8 +140,8 @@ class LifeAnswer(ReplicationFrame, frozen=True, tag=24):
     starts: Starts = ()
     #: Up to this tick it knows the stream to be confirmed.
     confirmed: Position = 0
-    #: The copy set that the highest life promised before this one proposed.
-    proposed: CopySet | None = None
+    #: The highest life that it had promised before this one.
+    promised_before: Life = NO_LIFE
 
     @property
     def end(self) -> tuple[Life, int]:

@@ -12,6 +12,8 @@ sessions that it is given. Rules:
    their frames are already there.
 5. An internal error in the core ends the life at once: the core may be in the middle of a step, and
    its further output cannot be trusted.
+6. If the core wants a restart, the node ends this life in order. Until then the core is driven as
+   before, because that needs its confirmations.
 
 State: stimuli and syncs in progress. Safe to lose.
 """
@@ -64,13 +66,19 @@ class CoreDriver:
     """Drives the core of one node. See the rules at the top of this module."""
 
     def __init__(
-        self, log: NodeLog, counters: NodeCounters, steps: StepMeter, fail: Callable[[str], None]
+        self,
+        log: NodeLog,
+        counters: NodeCounters,
+        steps: StepMeter,
+        fail: Callable[[str], None],
+        restart: Callable[[str], None],
     ) -> None:
         self._log = log
         self._throttle = Throttle(log)
         self._counters = counters
         self.steps = steps
         self._fail = fail
+        self._restart_node = restart
         self.clock = CoreClock()
         self._loop = asyncio.get_running_loop()
         #: Done when the start of the life is on disk.
@@ -98,9 +106,12 @@ class CoreDriver:
             contract.Append: self._append,
             contract.Put: self._put,
             contract.OpenCopy: self._open_copy,
+            contract.CutCopy: self._cut_copy,
             contract.DropCopy: self._drop_copy,
             contract.Sync: self._sync,
             contract.Read: self._read,
+            contract.ReadRows: self._read_rows,
+            contract.Restart: self._restart,
             contract.DeleteThrough: self._forget,
             contract.CutLink: self._cut_link,
             contract.CutClient: self._cut_client,
@@ -244,10 +255,18 @@ class CoreDriver:
         self._store.append(effect.tick, effect.record)
 
     def _open_copy(self, effect: contract.OpenCopy) -> None:
-        self._store.open_copy(effect.stream, effect.first_tick)
+        if effect.stream:
+            self._store.open_copy(effect.stream, effect.first_tick)
+        else:
+            self._store.reset(effect.first_tick)
+
+    def _cut_copy(self, effect: contract.CutCopy) -> None:
+        self._store.cut_copy(effect.stream, effect.last_tick)
 
     def _drop_copy(self, effect: contract.DropCopy) -> None:
-        self._store.drop_copy(effect.stream)
+        # The own log is dropped and opened at once.
+        if effect.stream:
+            self._store.drop_copy(effect.stream)
 
     def _put(self, effect: contract.Put) -> None:
         self._store.put(effect.table, effect.key, effect.value)
@@ -258,6 +277,14 @@ class CoreDriver:
 
     def _read(self, effect: contract.Read) -> None:
         self._store.read(effect.request, effect.first, effect.last, effect.bytes_max, effect.stream)
+
+    def _read_rows(self, effect: contract.ReadRows) -> None:
+        self._store.read_rows(
+            effect.request, effect.table, effect.prefix, effect.after, effect.bytes_max
+        )
+
+    def _restart(self, effect: contract.Restart) -> None:
+        self._restart_node(effect.reason)
 
     def _forget(self, effect: contract.DeleteThrough) -> None:
         self._store.forget(effect.tick, effect.stream)

@@ -13,6 +13,8 @@ lifecycle. Rules:
    crash: everything that was confirmed is on disk, so nothing is lost.
 3. `drain` is an orderly shutdown: refuse new connections, stop reading from clients, sync and
    confirm what they published, notify and disconnect them, close the store.
+4. If the core wants a restart, the node drains, and says so in `wants_restart`. Its owner starts
+   another node with the same configuration.
 
 State: that of the core and the store, and connections, which are safe to lose.
 """
@@ -81,6 +83,11 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     observe: Address | None = None
 
 
+def _close_all(sockets: dict[Port, socket.socket]) -> None:
+    for sock in sockets.values():
+        sock.close()
+
+
 class Node:
     """One broker. See the rules at the top of this module."""
 
@@ -98,9 +105,12 @@ class Node:
         self.addresses = Addresses()
         #: Why the node ended, unless it was stopped in order.
         self.failure = ""
+        #: Whether it ends to begin the next life at once.
+        self.wants_restart = False
         self._began_at = time.monotonic()
         self._listeners: list[Listener] = []
         self._closing: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -113,7 +123,7 @@ class Node:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         step_bound_s = config.options.dead_after_s * STEP_PART
         self._steps = StepMeter(self.counters, self.log, step_bound_s)
-        self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail)
+        self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail, self._restart)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observe_port = ObservePort(
@@ -127,10 +137,13 @@ class Node:
             await asyncio.wait({self._driver.ready, self._ended}, return_when="FIRST_COMPLETED")
             if self.failure:
                 raise LocalError(self.failure)
+            if self._ended.done():
+                # The core wants a restart already.
+                _close_all(sockets)
+                return
             await self._listen(sockets)
         except BaseException:
-            for sock in sockets.values():
-                sock.close()
+            _close_all(sockets)
             self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
@@ -184,8 +197,7 @@ class Node:
                 if address is not None:
                     sockets[port] = bind(address, f"{port} of broker {config.name!r}")
         except BaseException:
-            for sock in sockets.values():
-                sock.close()
+            _close_all(sockets)
             raise
         return sockets
 
@@ -342,6 +354,12 @@ class Node:
     def is_drained(self) -> bool:
         """Whether a departing broker may be stopped."""
         return self.broker.is_drained
+
+    def _restart(self, reason: str) -> None:
+        if self._restarting is None and not self.failure:
+            self.log.warning("restarting: %s", reason)
+            self.wants_restart = True
+            self._restarting = self._loop.create_task(self.drain())
 
     async def drain(self) -> None:
         """Shut down in order (rule 3), within `drain_s`."""

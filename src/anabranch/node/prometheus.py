@@ -93,6 +93,9 @@ def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
         yield from _family(f"{name}_total", "counter", text, [(_NONE, status.counters[name])])
     aside = "Catalog records that were unreadable at this start and set aside"
     yield from _family("catalog_set_aside_total", "counter", aside, [(_NONE, status.set_aside)])
+    forgotten = "Publishers forgotten after long silence"
+    count = status.log.publishers_forgotten if status.log else 0
+    yield from _family("publishers_forgotten_total", "counter", forgotten, [(_NONE, count)])
     cpu = "Processor time used by the process"
     yield from _family("cpu_seconds_total", "counter", cpu, [(_NONE, status.cpu_s)])
     yield from _gauges(status)
@@ -153,6 +156,7 @@ def _gauges(status: Status) -> Iterator[Metric]:
             "1 if other brokers have ticks that the log lacks, and events are refused",
             int(log is not None and log.state == "rolled-back"),
         ),
+        "publishers": ("Publishers on record", log.publishers if log else 0),
         "log_unsynced_ticks": ("Ticks waiting for a sync", log.unsynced if log else 0),
         "log_unsynced_bytes": ("Bytes waiting for a sync", log.unsynced_bytes if log else 0),
         "cursor_lag_ticks": (

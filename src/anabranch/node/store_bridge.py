@@ -45,6 +45,9 @@ class StoreBridge:
     def log_read(self, read: contract.LogRead) -> None:
         self._post(read)
 
+    def rows_read(self, read: contract.RowsRead) -> None:
+        self._post(read)
+
     def log_full(self, full: bool) -> None:
         self._post(contract.LogFull(full))
 

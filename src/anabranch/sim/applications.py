@@ -22,11 +22,11 @@ from anabranch.core.session.effects import (
 )
 from anabranch.core.session.publisher_order import Order, PublisherOrder
 from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import AnyClientFrame
+from anabranch.model.client_frames import FORGOTTEN, AnyClientFrame
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Event, EventId, Value
 from anabranch.sim.workload import DOMAIN, PlainFilter, draw_control, draw_event, draw_filter
-from anabranch.sim.world import SimConnection, World
+from anabranch.sim.world import CLOCK_BEGIN_S, SimConnection, World
 
 _NEVER = float("inf")
 _ANYWHERE: Mapping[str, int] = {}
@@ -152,6 +152,14 @@ class Wandering(msgspec.Struct, frozen=True, kw_only=True):
     failover: float = 0.0
 
 
+class Absences(msgspec.Struct, frozen=True, kw_only=True):
+    """How often publishers go away right after an event, and for how long."""
+
+    #: Absences of a publisher per second; 0: none.
+    rate: float = 0.0
+    away_s: tuple[float, ...] = (1.0,)
+
+
 class SimPublisher(Application):
     """Publishes events, at one broker at a time."""
 
@@ -168,8 +176,15 @@ class SimPublisher(Application):
         advertising: Random | None = None,
         wandering: Wandering = Wandering(),  # noqa: B008 - it does not change
         moving: Random | None = None,
+        absences: Absences = Absences(),  # noqa: B008 - it does not change
+        leaving: Random | None = None,
     ) -> None:
         super().__init__(world, name, home, history)
+        self._absences = absences
+        #: Decides when it is away.
+        self._leaving = leaving or Random(0)
+        #: Sequence → event of this incarnation that is not confirmed.
+        self._unconfirmed: dict[int, Event] = {}
         self._wandering = wandering
         #: Decides where it goes.
         self._moving = moving or Random(0)
@@ -181,19 +196,29 @@ class SimPublisher(Application):
         self._advertised: list[PlainFilter] = []
         #: What it may publish then.
         self._fit: list[Mapping[str, Value]] = []
-        #: How often it has advertised.
+        #: How often it has advertised, and how often its origin had forgotten it.
         self.advertised = 0
+        self.forgotten = 0
         self.rate = rate
         #: Chance that an event is transient, limited in time or hops, or addressed,
         self.limited = limited
         #: to some of these.
         self.clients = clients
-        self.incarnation = 1
-        self.session = ClientSession(name, incarnation=1, options=self.options)
-        self._order.opened(world.now, home, 1)
+        self.incarnation = 0
+        self.incarnation = self._next_incarnation()
+        self.session = ClientSession(name, incarnation=self.incarnation, options=self.options)
+        self._order.opened(world.now, home, self.incarnation)
         if advertising is not None:
             self._advertise()
         world.after(world.rng.expovariate(rate), self._publish)
+        if absences.rate:
+            self._plan_absence()
+
+    def _next_incarnation(self, floor: int = 0) -> int:
+        """A time of its clock where origins forget publishers; else a small number."""
+        least = max(self.incarnation, floor) + 1
+        now_ns = int((CLOCK_BEGIN_S + self.world.now) * 1e9)
+        return max(least, now_ns) if self._absences.rate else least
 
     def _advertise(self) -> None:
         """Advertise something else than before: more, less, or what nobody knows of."""
@@ -219,13 +244,16 @@ class SimPublisher(Application):
         is_apart = bool(self._wanted) and self.connection is None
         if self.session.has_room() and not is_apart:
             count = 1 if world.rng.random() < 0.8 else world.rng.randint(2, 6)
-            events = [self._draw_event() for _ in range(count)]
-            after = self._order.after(world.now)
-            ids, effects = self.session.publish(world.now, *events, after=after)
-            for event, event_id in zip(events, ids, strict=True):
-                self._record(event, event_id)
-            self.perform(effects)
+            self._send([self._draw_event() for _ in range(count)])
         world.after(world.rng.expovariate(self.rate), self._publish)
+
+    def _send(self, events: Sequence[Event]) -> None:
+        now = self.world.now
+        ids, effects = self.session.publish(now, *events, after=self._order.after(now))
+        for event, event_id in zip(events, ids, strict=True):
+            self._record(event, event_id)
+            self._unconfirmed[event_id.sequence] = event
+        self.perform(effects)
 
     def _draw_event(self) -> Event:
         attributes = draw_event(self.world.rng)
@@ -264,10 +292,15 @@ class SimPublisher(Application):
             self.history.append(
                 told.Confirmed(self.world.now, self.name, effect.incarnation, effect.sequence)
             )
+            for sequence in [each for each in self._unconfirmed if each <= effect.sequence]:
+                del self._unconfirmed[sequence]
             self._order.confirmed(effect.tick)
             self._settle_move()
         elif isinstance(effect, EventsRefused) and effect.final:
-            self._restart(self.elsewhere())
+            if effect.code == FORGOTTEN:
+                self._come_back(effect)
+            else:
+                self._restart(self.elsewhere())
 
     def leave_home(self, edge: str) -> None:
         """Only the old home knows the fate of what is unconfirmed."""
@@ -291,6 +324,49 @@ class SimPublisher(Application):
             self._want(rng.choice(edges))
         elif self.session.may_move_publisher():
             self._restart(rng.choice(edges))
+
+    # -- absence --------------------------------------------------------------------------------
+
+    def _plan_absence(self) -> None:
+        self.world.after(self._leaving.expovariate(self._absences.rate), self._send_and_leave)
+
+    def _send_and_leave(self) -> None:
+        """Publish an event, mostly the first of an incarnation, and go away before it is confirmed,
+        or soon after."""
+        if self.is_calm:
+            return
+        if self.connection is not None and self.session.may_move_publisher():
+            if self._leaving.random() < 0.8:
+                self._open_incarnation(self._next_incarnation())
+            self._send([self._draw_event()])
+        weather = self.world.weather
+        self.world.after(
+            2 * weather.delay_s + self._leaving.random() * 2 * weather.sync_s, self._go_away
+        )
+        self._plan_absence()
+
+    def _go_away(self) -> None:
+        if self.connection is not None and not self.is_calm:
+            self.leave()
+            self.connect_in(self._leaving.choice(self._absences.away_s))
+
+    def _come_back(self, refused: EventsRefused) -> None:
+        """The origin has forgotten this publisher: publish what was certainly not accepted."""
+        first = max(refused.sequence, refused.sent_before + 1)
+        now, events = self.world.now, self._unconfirmed.items()
+        again = [event for sequence, event in events if sequence >= first]
+        self.forgotten += 1
+        self.history.append(told.Abandoned(now, self.name, self.incarnation))
+        self.history.append(told.Withdrawn(now, self.name, self.incarnation, first))
+        self._open_incarnation(self._next_incarnation(refused.begun))
+        if again:
+            self._send(again)
+
+    def _open_incarnation(self, incarnation: int) -> None:
+        self.incarnation = incarnation
+        self._unconfirmed.clear()
+        self.session.open_incarnation(incarnation)
+        self._order.opened(self.world.now, self.home, incarnation)
 
     def calm(self) -> None:
         """Only stay connected from now on."""
@@ -345,7 +421,8 @@ class SimPublisher(Application):
         self.leave()
         self.is_calm = is_calm
         self.home = home
-        self.incarnation += 1
+        self.incarnation = self._next_incarnation()
+        self._unconfirmed.clear()
         self._order.opened(self.world.now, home, self.incarnation)
         self.session = ClientSession(self.name, incarnation=self.incarnation, options=self.options)
         if self._advertised:

@@ -5,7 +5,7 @@ stream, and a log for each copy of another stream that the broker keeps. Rules:
 
 1. A crash keeps a random prefix of the unsynced bytes of each log, torn at any position, with the
    rest missing or zero; and, independently, a random prefix of the unsynced catalog writes, which
-   include openings and drops of copies.
+   include openings, cuts and drops of copies, and resets of the own log.
 2. Every sync is followed by a seal in each log, as the log format requires.
 3. A copy that is damaged is lost at the next start. The log of the own stream never is.
 4. While `refuses_copies` is set, the disk has no space for copies: they refuse appends, and tell so
@@ -17,7 +17,13 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from anabranch.core.contract import Recovered, RecoveredCopy
+from anabranch.core.contract import (
+    COPY_ROWS,
+    SEPARATOR,
+    UNLOADED_TABLES,
+    Recovered,
+    RecoveredCopy,
+)
 from anabranch.core.origin import renewal
 from anabranch.core.origin.ledger import first_needed
 from anabranch.core.origin.log_tail import LOST, SilentTick, decode_record, entry_of
@@ -45,6 +51,12 @@ class _Segment:
         #: Bytes that are on disk for sure.
         self.synced = 0
 
+    def end_of(self, tick: int) -> int:
+        """The bytes that hold the records up to this tick, with what seals them."""
+        found = scan(bytes(self.data), self.first_tick)
+        following = tick + 1 - self.first_tick
+        return found.offsets[following] if following < len(found.offsets) else found.end_offset
+
 
 class _LogMark(NamedTuple):
     """What a sync of one log will have written."""
@@ -52,12 +64,22 @@ class _LogMark(NamedTuple):
     first_tick: int
     size: int
     last_tick: int
+    #: The number of cuts so far.
+    cuts: int
 
 
 class _Log:
     """The log of one stream, from any tick on."""
 
-    __slots__ = ("is_refusing", "last_tick", "records", "segments", "synced_tick")
+    __slots__ = (
+        "cuts",
+        "cuts_due",
+        "is_refusing",
+        "last_tick",
+        "records",
+        "segments",
+        "synced_tick",
+    )
 
     def __init__(self, first_tick: int = 1) -> None:
         self.segments = [_Segment(first_tick)]
@@ -66,8 +88,12 @@ class _Log:
         self.last_tick = self.synced_tick = first_tick - 1
         #: Whether appends were refused, and the broker has not begun again after `last_tick`.
         self.is_refusing = False
+        #: After which ticks the log was cut, and how many of these cuts are not on disk yet.
+        self.cuts: list[int] = []
+        self.cuts_due = 0
 
     def append(self, tick: int, record: bytes) -> None:
+        assert not self.cuts_due, f"tick {tick} is appended before the cut is synced"
         segment = self.segments[-1]
         if segment.records >= _SEGMENT_RECORDS:
             segment = _Segment(tick)
@@ -79,27 +105,57 @@ class _Log:
 
     def mark(self) -> _LogMark:
         segment = self.segments[-1]
-        return _LogMark(segment.first_tick, len(segment.data), self.last_tick)
+        return _LogMark(segment.first_tick, len(segment.data), self.last_tick, len(self.cuts))
 
     def sync(self, mark: _LogMark) -> range:
-        """Everything up to `mark` is on disk; the ticks that were not before."""
-        for segment in self.segments:
-            if segment.first_tick < mark.first_tick:
-                segment.synced = len(segment.data)
-            elif segment.first_tick == mark.first_tick:
-                segment.synced = max(segment.synced, mark.size)
-        ticks = range(self.synced_tick + 1, mark.last_tick + 1)
+        """Everything up to `mark` is on disk, unless it was cut off meanwhile; the ticks that were
+        not before."""
+        last_tick = min((mark.last_tick, *self.cuts[mark.cuts :]))
+        if last_tick < mark.last_tick:
+            self._sync_through(last_tick)
+        else:
+            for segment in self.segments:
+                if segment.first_tick < mark.first_tick:
+                    segment.synced = len(segment.data)
+                elif segment.first_tick == mark.first_tick:
+                    segment.synced = max(segment.synced, mark.size)
+        ticks = range(self.synced_tick + 1, last_tick + 1)
         if ticks:
-            self.segments[-1].data += encode_seal(mark.last_tick)
-            self.synced_tick = mark.last_tick
+            self.segments[-1].data += encode_seal(last_tick)
+            self.synced_tick = last_tick
         return ticks
+
+    def _sync_through(self, tick: int) -> None:
+        for segment in self.segments:
+            if segment.first_tick <= tick:
+                segment.synced = max(segment.synced, segment.end_of(tick))
+
+    def hide(self, tick: int) -> None:
+        """Cut off the records after this tick, unsynced."""
+        for gone in range(tick + 1, self.last_tick + 1):
+            del self.records[gone]
+        self.last_tick = tick
+        self.is_refusing = False
+        self.cuts.append(tick)
+        self.cuts_due += 1
+
+    def cut(self, tick: int) -> None:
+        """The cut is on disk."""
+        while len(self.segments) > 1 and self.segments[-1].first_tick > tick:
+            self.segments.pop()
+        segment = self.segments[-1]
+        del segment.data[segment.end_of(tick) :]
+        segment.records = max(tick + 1 - segment.first_tick, 0)
+        segment.synced = min(segment.synced, len(segment.data))
+        self.synced_tick = min(self.synced_tick, tick)
+        self.cuts_due -= 1
 
     def forget(self, tick: int) -> None:
         """Delete segments that hold nothing beyond `tick`."""
         while len(self.segments) > 1 and self.segments[1].first_tick <= tick + 1:
             gone = self.segments.pop(0)
             for old in range(gone.first_tick, gone.first_tick + gone.records):
-                del self.records[old]
+                self.records.pop(old, None)
 
     def crash(self, rng: Random) -> int:
         """Lose what was not synced, or some of it; returns how many bytes went."""
@@ -142,6 +198,7 @@ class _Log:
             records += found.records
         self.last_tick = self.synced_tick = expected - 1
         self.is_refusing = False
+        self.cuts_due = 0
         return records
 
     def read(self, first: int, last: int, bytes_max: int) -> tuple[bytes, ...]:
@@ -159,7 +216,7 @@ class _Log:
 class Mark(NamedTuple):
     """What a sync that begins now will have written when it ends."""
 
-    own: _LogMark
+    own: tuple[_Log, _LogMark]
     #: The number of catalog writes since the disk was new.
     writes: int
     copies: tuple[tuple[str, _Log, _LogMark], ...]
@@ -172,10 +229,17 @@ class _Put(NamedTuple):
 
 
 class _CopyChange(NamedTuple):
-    """A copy is opened, or dropped (None)."""
+    """A copy is opened, or dropped (None). Of the own stream: its log begins anew."""
 
     stream: str
     log: _Log | None
+
+
+class _CopyCut(NamedTuple):
+    """A copy is cut off after this tick."""
+
+    log: _Log
+    last_tick: int
 
 
 #: Told of every record of a copy that is on disk for sure: stream, tick, record.
@@ -199,14 +263,17 @@ class Disk:
 
     def lose(self) -> None:
         """Lose everything: the disk is as a new one."""
-        self._own = _Log()
+        #: The own log: as the broker sees it, and as the catalog on disk does.
+        self._own = self._own_kept = _Log()
+        #: Whether the own log was dropped, and is about to be opened.
+        self._is_own_dropped = False
         self._catalog: dict[str, dict[str, bytes]] = {}
         #: Stream → its copy: as the broker sees it, and as the catalog on disk does.
         self._copies: dict[str, _Log] = {}
         self._kept: dict[str, _Log] = {}
         #: Streams whose copies were found damaged, and neither dropped nor opened since.
         self._lost: set[str] = set()
-        self._writes: list[_Put | _CopyChange] = []
+        self._writes: list[_Put | _CopyChange | _CopyCut] = []
         self._writes_applied = 0
         #: Copies that have refused appends since the last sync.
         self._refusing: dict[str, _Log] = {}
@@ -233,15 +300,32 @@ class Disk:
         self._writes.append(_Put(table, key, value))
 
     def open_copy(self, stream: str, first_tick: int) -> None:
-        """Create a copy, unsynced."""
-        assert stream, "the own stream is no copy"
-        assert stream not in self._copies, f"the copy of {stream} exists"
+        """Create a copy, or the own log anew, unsynced."""
         assert first_tick >= 1
-        self._copies[stream] = log = _Log(first_tick)
+        log = _Log(first_tick)
+        if stream:
+            assert stream not in self._copies, f"the copy of {stream} exists"
+            self._copies[stream] = log
+        else:
+            assert self._is_own_dropped, "the own log exists"
+            self._is_own_dropped = False
+            self._own = log
         self._writes.append(_CopyChange(stream, log))
 
+    def cut_copy(self, stream: str, last_tick: int) -> None:
+        """Cut off the records of a copy after this tick, unsynced."""
+        log = self._copies[stream]
+        assert last_tick >= log.segments[0].first_tick - 1, f"{stream} begins after {last_tick}"
+        if last_tick < log.last_tick:
+            log.hide(last_tick)
+            self._refusing.pop(stream, None)
+            self._writes.append(_CopyCut(log, last_tick))
+
     def drop_copy(self, stream: str) -> None:
-        """Delete a copy, unsynced."""
+        """Delete a copy with its rows, unsynced; or the own log, which is opened at once."""
+        if not stream:
+            self._is_own_dropped = True
+            return
         assert stream in self._copies or stream in self._lost, f"there is no copy of {stream}"
         self._copies.pop(stream, None)
         self._writes.append(_CopyChange(stream, None))
@@ -249,18 +333,20 @@ class Disk:
     def mark(self) -> Mark:
         """What a sync that begins now will have written when it ends."""
         copies = tuple((stream, log, log.mark()) for stream, log in self._copies.items())
-        return Mark(self._own.mark(), self._writes_applied + len(self._writes), copies)
+        assert not self._is_own_dropped, "the own log was dropped and not opened"
+        return Mark((self._own, self._own.mark()), self._writes_applied + len(self._writes), copies)
 
     def sync(self, mark: Mark) -> None:
         """Everything up to `mark` is on disk; seals say so from now on."""
-        for tick in self._own.sync(mark.own):
+        own, own_mark = mark.own
+        for tick in own.sync(own_mark):
             if not self.is_replicated:
-                self._remember(tick, self._own.records[tick])
+                self._remember(tick, own.records[tick])
         for stream, log, log_mark in mark.copies:
             for tick in log.sync(log_mark):
                 if self.on_copy_synced is not None:
                     self.on_copy_synced(stream, tick, log.records[tick])
-        self._apply(mark.writes - self._writes_applied)
+        self._apply(max(mark.writes - self._writes_applied, 0))
 
     def confirmed(self, tick: int) -> None:
         """Copies have confirmed the own stream up to here."""
@@ -289,11 +375,10 @@ class Disk:
     def _apply(self, count: int) -> None:
         for write in self._writes[:count]:
             if isinstance(write, _CopyChange):
-                self._lost.discard(write.stream)
-                if write.log is None:
-                    self._kept.pop(write.stream, None)
-                else:
-                    self._kept[write.stream] = write.log
+                self._change(write)
+                continue
+            if isinstance(write, _CopyCut):
+                write.log.cut(write.last_tick)
                 continue
             rows = self._catalog.setdefault(write.table, {})
             if write.value is None:
@@ -302,6 +387,38 @@ class Disk:
                 rows[write.key] = write.value
         self._writes_applied += count
         del self._writes[:count]
+
+    def _change(self, change: _CopyChange) -> None:
+        stream, log = change
+        if not stream:
+            assert log is not None
+            self._own_kept = log
+            return
+        self._lost.discard(stream)
+        # The rows of a copy go with it.
+        rows, prefix = self._catalog.get(COPY_ROWS, {}), stream + SEPARATOR
+        for key in [key for key in rows if key.startswith(prefix)]:
+            del rows[key]
+        if log is None:
+            self._kept.pop(stream, None)
+        else:
+            self._kept[stream] = log
+
+    def read_rows(
+        self, table: str, prefix: str, after: str, bytes_max: int
+    ) -> tuple[tuple[tuple[str, bytes], ...], bool]:
+        """Synced rows after a key, and whether they are the last ones."""
+        assert table in UNLOADED_TABLES, table
+        rows = self._catalog.get(table, {})
+        keys = sorted(key for key in rows if key.startswith(prefix) and key > after)
+        found: list[tuple[str, bytes]] = []
+        size = 0
+        for key in keys:
+            size += len(key.encode()) + len(rows[key])
+            if found and size > bytes_max:
+                break
+            found.append((key, rows[key]))
+        return tuple(found), len(found) == len(keys)
 
     def read(self, first: int, last: int, bytes_max: int, stream: str = "") -> tuple[bytes, ...]:
         """Records from `first` on, up to `last` or about a number of bytes."""
@@ -323,6 +440,11 @@ class Disk:
         self._writes_applied += len(self._writes)
         self._writes.clear()
         self._copies = dict(self._kept)
+        if self._own is not self._own_kept:
+            # It was to begin anew.
+            self._own = self._own_kept
+            lost += self._own.crash(rng)
+        self._is_own_dropped = False
         return lost + sum(log.crash(rng) for log in self._copies.values())
 
     def recover(self) -> Recovered:
@@ -333,7 +455,11 @@ class Disk:
         for tick, record in enumerate(records, first_tick):
             if not self.is_replicated:
                 self._remember(tick, record)
-        catalog = {table: dict(rows) for table, rows in self._catalog.items()}
+        catalog = {
+            table: dict(rows)
+            for table, rows in self._catalog.items()
+            if table not in UNLOADED_TABLES
+        }
         last_tick = self._own.last_tick
         needed = min(max(first_needed(catalog), first_tick), last_tick + 1)
         return Recovered(
@@ -402,7 +528,7 @@ class Disk:
         puts = renewal.final_puts(what, recovered.catalog, recovered.records)
         time_ns = decode_record(old[last]).time_ns if old else 0
         again = [renewal.reappended(old[tick], time_ns) for tick in what.disputed]
-        self._own = _Log(first)
+        self._own = self._own_kept = _Log(first)
         for tick, record in old.items():
             disputed = tick in what.disputed
             self.append(tick, renewal.lost_record(tick, time_ns) if disputed else record)

@@ -186,6 +186,8 @@ class Simulation:
                 advertising=self._advertising(number),
                 wandering=self.plan.wandering,
                 moving=Random(self.plan.seed ^ 0x0DE5 ^ number << 20),
+                absences=self.plan.absences,
+                leaving=Random(self.plan.seed ^ 0x1EA4 ^ number << 20),
             )
             self.applications.append(publisher)
         options = self.plan.options
@@ -368,6 +370,7 @@ class Simulation:
             faults=dict(sorted(self._fault_counts().items())),
             batches=kinds.count(told.BatchTold),
             matches=self._detections.reported,
+            forgotten=sum(a.forgotten for a in self.applications if isinstance(a, SimPublisher)),
             advertised=sum(a.advertised for a in self.applications if isinstance(a, SimPublisher)),
             splits=0 if self.paths is None else self.paths.splits,
             moves=0 if self.paths is None else self.paths.moves,

@@ -17,7 +17,7 @@ from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
-from anabranch.sim.applications import Wandering
+from anabranch.sim.applications import Absences, Wandering
 from anabranch.sim.faults import ANY, FaultMix, asked_mix, draw_mix
 from anabranch.sim.mesh_shapes import MeshKind, draw_mesh
 
@@ -37,6 +37,7 @@ _MESHING = 0x3E54
 _COPYING = 0xC0B1
 #: Chosen so that the seeds which tests know by heart keep their plans.
 _ORDERING = 0x4C381
+_FORGETTING = 0x5E02
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
 MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
@@ -78,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     matches_max: int = DEFAULT_LIMITS.pattern_matches_max
     #: How the events of one publisher are ordered.
     wandering: Wandering = Wandering()
+    #: Publishers that are away, longer than origins remember them or not.
+    absences: Absences = Absences()
     #: Made at the start by all subscribers together; 0: each makes one to four.
     subscriptions: int = 0
 
@@ -121,6 +124,7 @@ def draw(
     else:
         options = _draw_held_back(Random(seed ^ _HOLDING), options)
     wandering, options = _draw_order(Random(seed ^ _ORDERING), options)
+    absences, options = _draw_forgetting(Random(seed ^ _FORGETTING), options)
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -141,6 +145,7 @@ def draw(
         patterns=patterns,
         matches_max=pacing.choice((1, 1, 2, DEFAULT_LIMITS.pattern_matches_max)),
         wandering=wandering,
+        absences=absences,
     )
     if chosen.rollback:
         plan = _quiet(plan)
@@ -152,9 +157,13 @@ def _draw_copies(
 ) -> tuple[Options, FaultMix]:
     """Copies of streams, where there are brokers for them, and disks that are lost."""
     copies, confirm = copying.choice(((2, 2), (3, 2), (3, 2), (3, 3), (2, 1), (4, 2)))
-    copies = min(copies, brokers)
+    # A network that becomes another one may have two brokers left.
+    copies = min(copies, 2 if faults.reconfigure else brokers)
     confirm = min(copies, confirm)
-    lose_disk = copying.choice((0.0, 0.2, 0.5)) if confirm > 1 else 0.0
+    lose_disk = copying.choice((0.0, 0.2, 0.5))
+    if confirm == 1 or faults.clock_jump:
+        # A broker that lost its disk has only its clock to tell that it is not older than before.
+        lose_disk = 0.0
     if asked is None:
         faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
     return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
@@ -174,6 +183,7 @@ def _quiet(plan: Plan) -> Plan:
         sinks=0,
         patterns=0,
         wandering=Wandering(),
+        absences=Absences(),
     )
 
 
@@ -365,6 +375,18 @@ def _draw_order(ordering: Random, options: Options) -> tuple[Wandering, Options]
         failover=ordering.choice((0.0, 0.5, 1.0)),
     )
     return wandering, options
+
+
+def _draw_forgetting(forgetting: Random, options: Options) -> tuple[Absences, Options]:
+    """In every seventh seed origins soon forget publishers, which go away with unconfirmed events:
+    some come back in time, others too late."""
+    if forgetting.random() >= 0.15:
+        return Absences(), options
+    keep_s = forgetting.choice((0.2, 0.5, 1.0))
+    options = msgspec.structs.replace(options, publisher_keep_s=keep_s)
+    late_s = (2 * keep_s + 0.5, 2 * keep_s + 1.5)
+    rate = forgetting.choice((0.3, 0.8))
+    return Absences(rate=rate, away_s=(0.5 * keep_s, keep_s, *late_s)), options
 
 
 #: A log with fewer ticks may be full.

@@ -38,6 +38,8 @@ class SimVerdict(msgspec.Struct, frozen=True):
     #: On meshes: copies that went on to several neighbours, and targets that left their tree.
     splits: int = 0
     moves: int = 0
+    #: How often a publisher came back when its origin had forgotten it.
+    forgotten: int = 0
 
 
 _KINDS = {kind: number for number, kind in enumerate(get_args(AnyRecord))}

@@ -67,6 +67,8 @@ class WorldCounters:
         self.frames = 0
         self.frame_bytes = 0
         self.kills = 0
+        #: How often brokers restarted themselves.
+        self.restarts = 0
         self.cuts = 0
         self.lost_frames = 0
         self.repeats = 0
@@ -210,6 +212,8 @@ _OVERFULL = 8
 Watcher = Callable[[str, contract.Stimulus, contract.Effects], None]
 #: How long one slice of a broker's work takes.
 SLICE_S = 5e-5
+#: How long a broker that restarts itself is away.
+RESTART_S = 0.1
 
 
 class World:
@@ -273,10 +277,23 @@ class World:
 
     def kill(self, name: str) -> None:
         """End a broker at this very moment."""
+        if self.hosts[name].broker is not None:
+            self.count.kills += 1
+            self._end(name)
+
+    def _restart(self, name: str, life: int) -> None:
+        """End a broker that wants it, and start it again after a while."""
+        if self.hosts[name].life == life:
+            self.count.restarts += 1
+            self._end(name)
+            self.after(RESTART_S, self._start_again, name, self.hosts[name].life)
+
+    def _start_again(self, name: str, life: int) -> None:
+        if self.hosts[name].life == life:
+            self.start(name)
+
+    def _end(self, name: str) -> None:
         host = self.hosts[name]
-        if host.broker is None:
-            return
-        self.count.kills += 1
         host.broker = None
         host.life += 1
         self.count.torn_bytes += host.disk.crash(self.rng)
@@ -416,6 +433,15 @@ class World:
             host.disk.open_copy(effect.stream, effect.first_tick)
         elif isinstance(effect, contract.DropCopy):
             host.disk.drop_copy(effect.stream)
+        elif isinstance(effect, contract.CutCopy):
+            host.disk.cut_copy(effect.stream, effect.last_tick)
+        elif isinstance(effect, contract.ReadRows):
+            found = host.disk.read_rows(effect.table, effect.prefix, effect.after, effect.bytes_max)
+            self.after(
+                0.001, self._if_alive, name, host.life, contract.RowsRead(effect.request, *found)
+            )
+        elif isinstance(effect, contract.Restart):
+            self.after(0.0, self._restart, name, host.life)
         elif isinstance(effect, contract.CutLink):
             if not effect.reason.startswith(SILENT):
                 self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")

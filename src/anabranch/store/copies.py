@@ -23,10 +23,15 @@ A copy is a `log.SegmentedLog` with the owner of its stream, and a row in the ca
 6. A copy never waits for space. An append that finds none is refused, and so are all later ones of
    that copy, until the core has learned it and appends again after the last tick in the copy.
    Copies leave some space (`margin_bytes`) to the own stream and the catalog, and take none while
-   the own log is full.
+   the own log is full. Only a cut may use that space, and waits for it like a put: it needs less
+   than one segment for a moment, and nothing can continue without it.
 7. There can be thousands of copies. At most `open_max` files are open, segments and reserves are
    small, and only the last segment of one copy at a time is in memory at a start. An idle copy that
    was closed in order is neither opened nor synced then.
+8. A cut makes another copy of the same stream that holds what remains, in a directory with another
+   number, and drops the old one. The commit of the row decides which of them exists, so a cut
+   happens completely or not at all, together with the puts around it. A reader of the old one finds
+   its records, or no file.
 
 Names. Letters from a to z, digits, `_` and `-` stay, so that names of copies differ on file systems
 that ignore case; of every other character, each byte of its UTF-8 form becomes `%` and two digits.
@@ -39,7 +44,7 @@ import contextlib
 import errno
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote
@@ -52,7 +57,14 @@ from anabranch.model.durable_files import sync_directory
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import Catalog, CopyFacts, CopyRows
 from anabranch.store.files import COPIES, DiskFile, OpenFile, free_bytes, is_no_room
-from anabranch.store.log import LogOptions, Piece, SegmentedLog, record_time_ns, segment_paths
+from anabranch.store.log import (
+    LogOptions,
+    Opened,
+    Piece,
+    SegmentedLog,
+    record_time_ns,
+    segment_paths,
+)
 from anabranch.store.segment import (
     ENTRY_OVERHEAD_BYTES,
     CorruptError,
@@ -120,12 +132,27 @@ class Refusal(msgspec.Struct, frozen=True):
     last_tick: int
 
 
-class CopyWork:
-    """What a batch does to one copy: drop it, open it, append and delete, in this order."""
+class CutFullError(LocalError):
+    """There is no space to cut a copy; it is unchanged."""
 
-    __slots__ = ("first_tick", "forget_tick", "is_dropped", "number", "open_first", "records")
+
+class CopyWork:
+    """What a batch does to one copy: cut or drop it, open it, append and delete, in this order."""
+
+    __slots__ = (
+        "cut_number",
+        "cut_tick",
+        "first_tick",
+        "forget_tick",
+        "is_dropped",
+        "number",
+        "open_first",
+        "records",
+    )
 
     def __init__(self) -> None:
+        #: The last tick that remains, and the number of the directory with the rest; 0: no cut.
+        self.cut_tick = self.cut_number = 0
         self.is_dropped = False
         #: The first tick of the new copy; 0 if none is opened.
         self.open_first = 0
@@ -151,12 +178,24 @@ class CopyWork:
             self.first_tick = tick
         self.records += records
 
+    def cut(self, tick: int, number: int) -> None:
+        """Cut off the records after a tick: those here, and those in the copy before this work."""
+        del self.records[max(tick + 1 - self.first_tick, 0) :]
+        if self.open_first:
+            # Everything in the copy is here.
+            return
+        self.cut_tick = min(self.cut_tick, tick) if self.cut_number else tick
+        self.cut_number = number
+
     def take_in(self, later: "CopyWork") -> None:
         """Merge the work of a later batch into this one."""
         if later.is_dropped:
             # What was done to the copy before has no effect.
             self.is_dropped, self.open_first, self.forget_tick = True, 0, 0
+            self.cut_tick = self.cut_number = 0
             self.records = []
+        if later.cut_number:
+            self.cut(later.cut_tick, later.cut_number)
         if later.open_first:
             self.open_first, self.number = later.open_first, later.number
         if later.records:
@@ -167,13 +206,15 @@ class CopyWork:
 class _Copy:
     """One copy."""
 
-    __slots__ = ("facts", "is_refusing", "log")
+    __slots__ = ("facts", "is_refusing", "log", "number")
 
     def __init__(self, facts: CopyFacts, log: SegmentedLog | None) -> None:
         #: As they are in the catalog, or will be after the next commit.
         self.facts = facts
         #: None before the first append.
         self.log = log
+        #: The number for `Refusal`; unlike that of the directory, cuts do not change it.
+        self.number = facts.number
         #: Whether appends were refused, and the core has not started again.
         self.is_refusing = False
 
@@ -294,7 +335,7 @@ class Copies:
         self.notes += log.notes
         return log
 
-    def _log(self, facts: CopyFacts) -> SegmentedLog:
+    def _log(self, facts: CopyFacts, opened: Opened | None = None) -> SegmentedLog:
         return SegmentedLog(
             self._directory / directory_name(facts.stream, facts.number),
             owner=segment_owner(self._network, facts.stream),
@@ -302,7 +343,9 @@ class Copies:
             options=self._options.log,
             time_of=self._time_of,
             open_file=self._open_file,
-            copy_from=facts.first_tick,
+            first_tick=facts.first_tick,
+            is_copy=True,
+            opened=opened,
         )
 
     def _lose(self, facts: CopyFacts, reason: str, path: Path | None = None) -> None:
@@ -324,9 +367,7 @@ class Copies:
 
     def numbered(self) -> dict[str, tuple[int, int]]:
         """Return number and next tick of every copy."""
-        return {
-            stream: (copy.facts.number, copy.last_tick + 1) for stream, copy in self._copies.items()
-        }
+        return {stream: (copy.number, copy.last_tick + 1) for stream, copy in self._copies.items()}
 
     # -- reading, from any thread ---------------------------------------------------------------
 
@@ -370,9 +411,52 @@ class Copies:
 
     # -- writing --------------------------------------------------------------------------------
 
+    def cut(self, works: Mapping[str, CopyWork]) -> None:
+        """Make the cuts of a batch durable, except for the rows. If there is no space, raise
+        `CutFullError`; this may be called again then.
+        """
+        for stream, work in works.items():
+            copy = self._copies.get(stream)
+            if work.cut_number and copy is not None and work.cut_tick < copy.last_tick:
+                self._cut(copy, work)
+
+    def _cut(self, copy: _Copy, work: CopyWork) -> None:
+        """Replace a copy by one with the records up to a tick (rule 8)."""
+        old, log, facts = self._place(copy), self._log_of(copy), copy.facts
+        log.rest()
+        self._awake.pop(facts.stream, None)
+        facts = replace(facts, number=work.cut_number, synced_tick=work.cut_tick, begun_tick=0)
+        shorter = None
+        if work.cut_tick >= facts.first_tick:
+            try:
+                shorter = self._shorter(log, facts)
+            except OSError as error:
+                if not is_no_room(error):
+                    raise
+                raise CutFullError(f"no room to cut the copy of {facts.stream!r}") from error
+        copy.facts, copy.log, copy.is_refusing = facts, shorter, False
+        self._stale.discard(facts.stream)
+        self._due[facts.stream] = copy.facts = copy.current_facts()
+        self._dropped.append(old)
+
+    def _shorter(self, log: SegmentedLog, facts: CopyFacts) -> SegmentedLog:
+        """Write the log that a cut leaves, or nothing."""
+        directory = self._directory / directory_name(facts.stream, facts.number)
+        try:
+            directory.mkdir()
+            opened = log.write_beginning(directory, facts.first_tick, facts.synced_tick)
+            sync_directory(self._directory)
+        except OSError:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        shorter = self._log(facts, opened)
+        shorter.take_recent()
+        shorter.rest()
+        return shorter
+
     def write(self, works: Mapping[str, CopyWork], *, is_tight: bool) -> list[Refusal]:
-        """Make the work of a batch durable, except for the rows. `is_tight`: no further space may
-        be taken.
+        """Make the work of a batch durable, except for cuts and the rows. `is_tight`: no further
+        space may be taken.
         """
         for stream, work in works.items():
             if work.is_dropped:
@@ -401,7 +485,7 @@ class Copies:
         copy = self._copies.pop(stream, None)
         if copy is not None and copy.log is not None:
             copy.log.rest()
-            self._dropped.append(self._directory / directory_name(stream, copy.facts.number))
+            self._dropped.append(self._place(copy))
 
     def _open(self, stream: str, work: CopyWork) -> None:
         assert stream not in self._copies, f"the copy of {stream!r} is open already"
@@ -412,6 +496,7 @@ class Copies:
 
     def _append(self, group: Sequence[tuple[str, CopyWork]], refused: list[Refusal]) -> None:
         """Append to a group of copies and sync them."""
+        self._make_directories(stream for stream, _ in group)
         written = []
         for stream, work in group:
             copy = self._copies[stream]
@@ -421,7 +506,7 @@ class Copies:
                 continue
             copy.is_refusing = not self._has_space(copy, work.size)
             if copy.is_refusing:
-                refused.append(Refusal(stream, copy.facts.number, copy.last_tick))
+                refused.append(Refusal(stream, copy.number, copy.last_tick))
                 continue
             log = self._woken(copy)
             log.append(work.records)
@@ -435,6 +520,25 @@ class Copies:
             oldest = next(iter(self._awake))
             self._log_of(self._awake.pop(oldest)).rest()
 
+    def _make_directories(self, streams: Iterable[str]) -> None:
+        """Create the missing directories of copies, as far as there is space."""
+        missing = [copy for copy in map(self._copies.__getitem__, streams) if copy.log is None]
+        if not missing or self._space_left < self._options.log.reserve_bytes:
+            return
+        try:
+            if not self._directory.is_dir():
+                self._directory.mkdir()
+                sync_directory(self._directory.parent)
+            for copy in missing:
+                self._place(copy).mkdir(exist_ok=True)
+            sync_directory(self._directory)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+
+    def _place(self, copy: _Copy) -> Path:
+        return self._directory / directory_name(copy.facts.stream, copy.facts.number)
+
     def _has_space(self, copy: _Copy, size: int) -> bool:
         """Return whether an append finds space, and reserve it."""
         if copy.log is not None and copy.log.reserve_left >= size:
@@ -447,13 +551,10 @@ class Copies:
 
     def _create(self, copy: _Copy) -> bool:
         """Create the first segment of a copy; return False if there is no space."""
-        directory = self._directory / directory_name(copy.facts.stream, copy.facts.number)
+        directory = self._place(copy)
+        if not directory.is_dir():
+            return False
         try:
-            if not self._directory.is_dir():
-                self._directory.mkdir()
-                sync_directory(self._directory.parent)
-            directory.mkdir(exist_ok=True)
-            sync_directory(self._directory)
             copy.log = self._log(copy.facts)
         except OSError as error:
             if not is_no_room(error):

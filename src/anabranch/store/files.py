@@ -25,6 +25,7 @@ State directory:
 
 import errno
 import os
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Protocol
@@ -80,6 +81,25 @@ class DiskFile:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """Give a synced file a second name; copy it if the file system has no such thing. The name is
+    on disk after a sync of its directory.
+    """
+    try:
+        os.link(old, new)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if is_no_room(error):
+            raise
+        shutil.copyfile(old, new)
+        copied = os.open(new, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fdatasync(copied)
+        finally:
+            os.close(copied)
 
 
 class OpenFile(Protocol):

@@ -14,21 +14,27 @@ Writing:
    one, the old one continues.
 4. Records are deleted by whole segments, the oldest first, and never the last one: it has the
    newest tick.
-5. The log of a copy (`copies`) may begin with any tick, and its file is open only while it is
-   written, so that there can be many. Its first segment is created only if there is space.
+5. A log may begin with any tick. The file of a copy (`copies`) is open only while it is written, so
+   that there can be many, and its first segment is created only if there is space.
 6. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
    written blocks takes about half the time of a write into blocks that are only reserved: the file
    system has no metadata to update.
+7. Records are never cut off in place, where seals and readers know of them. `write_beginning` makes
+   another log with the same beginning: full segments are the same files under other names, the last
+   one is written again, with another salt.
+8. `reset` replaces a log by an empty one. Its segment may have the name of one of the old ones, so
+   their pieces are marked first (`Piece.is_gone`).
 
 Reading. A *piece* describes one segment for readers. The pieces of a log are in tick order, without
 gaps. Only the writer changes a piece; any thread reads it.
 
-7. Reading starts at the point of the sparse index before the requested record, and checks the CRC
+9. Reading starts at the point of the sparse index before the requested record, and checks the CRC
    of every entry on the way.
-8. It never goes beyond the end of a piece, which moves only after more was written.
-9. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are the
-   oldest, so nothing is skipped.
-10. An unreadable entry is corrupt: it was readable when the log was opened.
+10. It never goes beyond the end of a piece, which moves only after more was written.
+11. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are
+   the oldest, or all, so nothing is skipped.
+12. An unreadable entry is corrupt, unless its segment is gone: it was readable when the log was
+   opened.
 """
 
 import contextlib
@@ -47,7 +53,7 @@ from anabranch.core.origin.log_tail import decode_record
 from anabranch.model.durable_files import read_pieces, sync_directory, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
-from anabranch.store.files import DiskFile, OpenFile, is_no_room
+from anabranch.store.files import DiskFile, OpenFile, is_no_room, link_or_copy
 from anabranch.store.segment import (
     ENTRY_OVERHEAD_BYTES,
     HEADER_BYTES,
@@ -76,7 +82,7 @@ _CHUNK_BYTES = 262_144
 class Piece:
     """A segment, as readers see it."""
 
-    __slots__ = ("end_offset", "first_tick", "last_tick", "path", "points", "salt")
+    __slots__ = ("end_offset", "first_tick", "is_gone", "last_tick", "path", "points", "salt")
 
     def __init__(self, path: Path, first_tick: int, salt: int, points: Sequence[Point]) -> None:
         self.path = path
@@ -88,6 +94,15 @@ class Piece:
         self.last_tick = first_tick - 1
         #: Entries up to this offset are readable.
         self.end_offset = 0
+        #: Whether the segment was deleted, and another one may have its name. Set before that.
+        self.is_gone = False
+
+    @property
+    def index(self) -> SparseIndex:
+        """What is known of a full segment, except for times and CRC."""
+        return SparseIndex(
+            self.first_tick, self.last_tick, 0, 0, self.salt, self.end_offset, 0, self.points
+        )
 
 
 def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
@@ -104,6 +119,8 @@ def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
                     yield at_tick, body
                 good_bytes = end
             if not good_bytes:
+                if piece.is_gone:
+                    return
                 reason = "its record was changed after it was written"
                 raise CorruptError(reason, path=str(piece.path), offset=offset, tick=tick)
             offset += good_bytes
@@ -183,6 +200,14 @@ class Opened(msgspec.Struct, frozen=True):
     #: Indexes without a segment.
     stray: list[Path]
     notes: list[str]
+
+
+def delete_log(directory: Path) -> None:
+    """Delete all segments and indexes; a crash may leave some of them."""
+    for suffix in (SEGMENT_SUFFIX, INDEX_SUFFIX):
+        for path in directory.glob(f"*{suffix}"):
+            path.unlink()
+    sync_directory(directory)
 
 
 def segment_path(directory: Path, first_tick: int) -> Path:
@@ -386,10 +411,13 @@ class SegmentedLog:
         options: LogOptions = LogOptions(),  # noqa: B008 - frozen
         time_of: TimeOf = record_time_ns,
         open_file: OpenFile = DiskFile,
-        copy_from: int = 0,
+        first_tick: int = 1,
+        is_copy: bool = False,
+        opened: Opened | None = None,
     ) -> None:
-        """`copy_from`: this is a copy, and if it is empty, it begins with this tick. If there is no
-        space for its first segment, the constructor raises `OSError` and leaves no file.
+        """`first_tick`: if there is no segment, it begins with this tick. If there is no space for
+        the first segment of a copy, the constructor raises `OSError` and leaves no file. `opened`:
+        what is on disk, if it was just written.
         """
         self._directory = directory
         self._owner = owner
@@ -401,19 +429,22 @@ class SegmentedLog:
         #: The records found in the last segment, until `take_recent`.
         self._recent: list[bytes] = []
         self.is_full = False
-        self._copy_from = copy_from
+        self._is_copy = is_copy
         #: Whether the file is closed (rule 5).
         self.is_resting = False
         examination = Examination(
             directory, owner=owner, stride_bytes=options.stride_bytes, time_of=time_of
         )
-        opened = examination.result(facts)
+        if opened is None:
+            opened = examination.result(facts)
         self.notes = opened.notes
-        self._take_over(opened, examination, facts)
+        self._take_over(opened, examination, facts, first_tick)
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _take_over(self, opened: Opened, examination: Examination, facts: LogFacts) -> None:
+    def _take_over(
+        self, opened: Opened, examination: Examination, facts: LogFacts, first_tick: int
+    ) -> None:
         for path in opened.stray:
             path.unlink()
         for path, index in opened.renewed:
@@ -425,7 +456,7 @@ class SegmentedLog:
             piece.last_tick, piece.end_offset = index.last_tick, index.length
             self._pieces.append(piece)
         if opened.last is None or opened.last_path is None:
-            self._begin_first(self._copy_from or 1)
+            self._begin_first(first_tick)
         elif opened.last.end_offset == 0:
             file = self._open_file(opened.last_path)
             file.cut(0)
@@ -436,7 +467,7 @@ class SegmentedLog:
     def _begin_first(self, first_tick: int) -> None:
         path = segment_path(self._directory, first_tick)
         file = self._open_file(path, fresh=True)
-        reserved = self._options.reserve_bytes if self._copy_from else 0
+        reserved = self._options.reserve_bytes if self._is_copy else 0
         if reserved and not file.reserve(0, reserved):
             file.close()
             path.unlink()
@@ -457,8 +488,8 @@ class SegmentedLog:
         self._reserved = piece.end_offset
         self._blank_end = self._synced_end = 0
         is_sealed = found.sealed_tick >= found.last_tick
-        if self._copy_from and is_sealed and not opened.last_bytes:
-            # Nothing to change; and nothing to sync, if it was closed in order.
+        if self._is_copy and is_sealed and found.state == "whole":
+            # There is nothing to truncate but reserved space, and nothing to sync.
             self.is_resting = facts.synced_tick >= found.last_tick
         if self.is_resting:
             return
@@ -661,6 +692,55 @@ class SegmentedLog:
             # One by one: a crash must not leave a gap.
             sync_directory(self._directory)
 
+    def reset(self, first_tick: int) -> None:
+        """Delete everything, and begin an empty log with this tick (rule 8)."""
+        self.rest()
+        for piece in self._pieces:
+            piece.is_gone = True
+        delete_log(self._directory)
+        self._recent, self.is_full = [], False
+        self._begin_first(first_tick)
+        self.is_resting = False
+        with self._table:
+            self._pieces = [self._piece]
+
+    def write_beginning(self, directory: Path, first_tick: int, last_tick: int) -> Opened:
+        """Write the records of this log up to a tick into another directory (rule 7), where it
+        begins with the segment of `first_tick`; return what is there. Everything is synced then.
+        """
+        assert first_tick <= last_tick < self.last_tick
+        kept = [piece for piece in self._pieces if piece.last_tick >= first_tick]
+        full = [piece for piece in kept if piece.last_tick <= last_tick]
+        cut = kept[len(full)]
+        linked = []
+        for piece in full:
+            path = directory / piece.path.name
+            for old in (piece.path, index_path(piece.path)):
+                with contextlib.suppress(FileNotFoundError):
+                    link_or_copy(old, directory / old.name)
+            linked.append((path, piece.index))
+        begin, bodies = cut.first_tick, []
+        if begin <= last_tick:
+            for tick, body in records_from(cut, cut.points[0]):
+                if tick > last_tick:
+                    break
+                bodies.append(body)
+            assert len(bodies) == last_tick + 1 - begin, "a record is missing"
+        salt = secrets.randbits(32)
+        entries = encode_entries(begin, bodies, salt)
+        header = segment_header(begin, salt, self._owner)
+        data = b"".join((header, *entries, encode_seal(last_tick, salt) if bodies else b""))
+        path = segment_path(directory, begin)
+        file = self._open_file(path, fresh=True)
+        try:
+            file.write(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        sync_directory(directory)
+        found = scan(data, begin, owner=self._owner, path=str(path))
+        return Opened(linked, [], path, found, 0, crc32(data), [], [])
+
     def abandon(self) -> None:
         """Close the file as it is, after an error."""
         if not self.is_resting:
@@ -669,11 +749,18 @@ class SegmentedLog:
 
     def close(self) -> None:
         """Release the reserved space and close the file."""
-        if self._copy_from and not self.reserve_left:
-            # Its seal is either on disk or not needed: the catalog says what was synced.
-            self.rest()
+        if self._is_copy:
+            self._close_copy()
             return
-        self.wake()
         self._file.cut(self._piece.end_offset)
         self._file.sync()
+        self.rest()
+
+    def _close_copy(self) -> None:
+        """Do not wait for the disk: everything but a seal is synced, which the catalog records, and
+        a truncation that is lost leaves reserved space.
+        """
+        if self.reserve_left:
+            self.wake()
+            self._file.cut(self._piece.end_offset)
         self.rest()

@@ -15,6 +15,9 @@ block: a writer and a reader thread do the work and notify the listener. Rules:
 4. Opening verifies the whole log (`log.Examination`) and changes nothing if it is corrupt.
 5. All of this holds for the copies of other streams too (`copies`), except that a damaged copy does
    not prevent the start, and that a copy without space refuses records instead of waiting.
+6. The own log is replaced by an empty one in two commits: the first one says that it will be, and
+   has the puts around that; the second one, before anything is appended, that it was. A start that
+   finds only the first one deletes the old log itself.
 
 State: all durable state of a broker is in its directory (`files.StateDirectory`).
 """
@@ -31,16 +34,33 @@ from typing import Protocol, overload
 
 import msgspec
 
-from anabranch.core.contract import LogRead, Read, Recovered
+from anabranch.core.contract import (
+    COPY_ROWS,
+    SEPARATOR,
+    UNLOADED_TABLES,
+    LogRead,
+    Read,
+    ReadRows,
+    Recovered,
+    RowsRead,
+)
 from anabranch.core.origin.ledger import first_needed
 from anabranch.model.errors import AnabranchError, LocalError
-from anabranch.store.catalog import Catalog, CatalogFullError, LogFacts, PutRow
-from anabranch.store.copies import Copies, CopyOptions, CopyWork, Refusal
+from anabranch.store.catalog import (
+    Catalog,
+    CatalogFullError,
+    CatalogReader,
+    DeleteRows,
+    LogFacts,
+    PutRow,
+)
+from anabranch.store.copies import Copies, CopyOptions, CopyWork, CutFullError, Refusal
 from anabranch.store.files import CATALOG, LOG, DiskFile, OpenFile, StateDirectory, free_bytes
 from anabranch.store.log import (
     LogOptions,
     Piece,
     SegmentedLog,
+    delete_log,
     read_records,
     record_time_ns,
     records_after,
@@ -58,12 +78,15 @@ class ReaderListener(Protocol):
     def log_read(self, read: LogRead) -> None:
         """Receive the result of one read."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Receive the result of reading rows."""
+
     def failed(self, error: Exception) -> None:
         """Handle an error, after which nothing more is read."""
 
 
 class Reader:
-    """A thread that reads the log and the copies, one request after the other.
+    """A thread that reads the log, the copies and rows, one request after the other.
 
     Reading shares only the table of segments with writing, so a full disk or a slow sync does not
     delay readers. Rules:
@@ -71,20 +94,21 @@ class Reader:
     1. Results are in the order of the requests.
     2. Written records can be read, queued ones cannot. Synced records are written.
     3. If the log cannot be read, it is corrupt or its disk is failing. The error is reported once,
-       and nothing is read after it.
+       and nothing is read after it. A damaged row is a result.
 
     State: the pending requests. Safe to lose.
     """
 
-    def __init__(self, pieces_of: PiecesOf, listener: ReaderListener) -> None:
+    def __init__(self, pieces_of: PiecesOf, catalog: Path, listener: ReaderListener) -> None:
         self._pieces_of = pieces_of
+        self._rows = CatalogReader(catalog)
         self._listener = listener
         #: None stops the thread.
-        self._requests: queue.SimpleQueue[Read | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Read | ReadRows | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="anabranch-reader", daemon=True)
         self._thread.start()
 
-    def ask(self, read: Read) -> None:
+    def ask(self, read: Read | ReadRows) -> None:
         """Queue a read."""
         self._requests.put(read)
 
@@ -96,11 +120,16 @@ class Reader:
     def _run(self) -> None:
         try:
             while (read := self._requests.get()) is not None:
+                if isinstance(read, ReadRows):
+                    self._listener.rows_read(self._rows.read(read))
+                    continue
                 pieces = self._pieces_of(read.stream)
                 records = read_records(pieces, read.first, read.last, read.bytes_max)
                 self._listener.log_read(LogRead(read.request, read.first, records, read.stream))
         except (OSError, AnabranchError) as error:
             self._listener.failed(error)
+        finally:
+            self._rows.close()
 
 
 class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +160,7 @@ class WriterListener(Protocol):
 class Batch:
     """Operations that are made durable together."""
 
-    __slots__ = ("copies", "forget_tick", "number", "puts", "records")
+    __slots__ = ("copies", "forget_tick", "number", "puts", "records", "reset_tick")
 
     def __init__(self) -> None:
         #: Records of consecutive ticks; the first follows the previous batch.
@@ -141,6 +170,9 @@ class Batch:
         self.number = 0
         #: Records up to this tick may be deleted; 0 if none.
         self.forget_tick = 0
+        #: The first tick of the log that replaces the present one before the records are appended;
+        #: 0 if none does.
+        self.reset_tick = 0
         #: Stream → the work on its copy; None if there is none.
         self.copies: dict[str, CopyWork] | None = None
 
@@ -164,8 +196,15 @@ class Batch:
             self.copies = {}
         return self.copies.setdefault(stream, CopyWork())
 
+    def reset(self, first_tick: int) -> None:
+        """Replace the log."""
+        self.reset_tick = first_tick
+        self.records, self.forget_tick = [], 0
+
     def take_in(self, later: "Batch") -> None:
         """Merge a later batch into this one."""
+        if later.reset_tick:
+            self.reset(later.reset_tick)
         self.records += later.records
         self.puts += later.puts
         self.number = later.number or self.number
@@ -298,7 +337,9 @@ class Writer:
         """Make a batch durable and report it; return False if the writer stops before there is
         space.
         """
-        log = self._log
+        log, copies = self._log, self._copies
+        if batch.reset_tick and not self._reset(batch):
+            return False
         if batch.records:
             if not self._wait_for_space(batch):
                 return False
@@ -306,10 +347,8 @@ class Writer:
             log.sync()
         elif self._is_full:
             log.reserve(0)
-        copies = self._copies
-        if batch.copies:
-            for refusal in copies.write(batch.copies, is_tight=log.is_full):
-                self._listener.copy_full(refusal)
+        if not self._write_copies(batch):
+            return False
         if (batch.puts or copies.must_commit) and not self._commit(batch):
             return False
         if copies.wants_commit:
@@ -323,14 +362,39 @@ class Writer:
         self._report_full(log.is_full)
         return True
 
+    def _write_copies(self, batch: Batch) -> bool:
+        """Do the work on copies; return False if the writer stops before there is space for a
+        cut.
+        """
+        works = batch.copies
+        if works:
+            if not self._when_space(batch, lambda: self._copies.cut(works)):
+                return False
+            for refusal in self._copies.write(works, is_tight=self._log.is_full):
+                self._listener.copy_full(refusal)
+        return True
+
+    def _reset(self, batch: Batch) -> bool:
+        """Replace the log by an empty one, with the puts and copies of a batch (rule 6 of this
+        module); return False if the writer stops before there is space.
+        """
+        if not (self._write_copies(batch) and self._commit(batch)):
+            return False
+        batch.copies = None
+        batch.puts = []
+        self._log.reset(batch.reset_tick)
+        batch.reset_tick = 0
+        return self._commit(batch)
+
     def _record_log_end(self) -> None:
         """Record the ends of the logs in the catalog; skip it if there is no space."""
         with contextlib.suppress(CatalogFullError):
             self._commit_once([])
 
-    def _commit_once(self, puts: Sequence[PutRow]) -> None:
+    def _commit_once(self, puts: Sequence[PutRow], reset_tick: int = 0) -> None:
         rows = self._copies.rows()
-        self._catalog.commit(puts, LogFacts(self._log.last_tick, self._log.begun_tick), rows)
+        facts = LogFacts(self._log.last_tick, self._log.begun_tick)
+        self._catalog.commit(puts, facts, rows, reset_tick)
         if rows:
             self._copies.settle()
 
@@ -338,10 +402,14 @@ class Writer:
         """Commit the puts to the catalog; return False if the writer stops before there is
         space.
         """
+        return self._when_space(batch, lambda: self._commit_once(batch.puts, batch.reset_tick))
+
+    def _when_space(self, batch: Batch, write: Callable[[], None]) -> bool:
+        """Write until there is space for it; return False if the writer stops before."""
         while True:
             try:
-                self._commit_once(batch.puts)
-            except CatalogFullError:
+                write()
+            except (CatalogFullError, CutFullError):
                 self._log.give_back()
                 self._report_full(True)
                 if not self._pause(batch):
@@ -409,6 +477,9 @@ class Listener(Protocol):
     def log_read(self, read: LogRead) -> None:
         """Receive the result of a read."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Receive the result of reading rows."""
+
     def log_full(self, full: bool) -> None:
         """There is no space for further appends, or there is again."""
 
@@ -452,7 +523,7 @@ class Store:
         self._next_tick = log.last_tick + 1
         self._batch = Batch()
         self._writer = Writer(log, copies, catalog, listener, options.writer)
-        self._reader = Reader(self.pieces, listener)
+        self._reader = Reader(self.pieces, directory.path / CATALOG, listener)
 
     @classmethod
     def open(
@@ -476,13 +547,19 @@ class Store:
             undo.callback(catalog.close)
             held.establish(network, broker)
             check_renewed(catalog, directory)
+            reset_tick, facts = catalog.reset_tick, catalog.facts
+            if reset_tick:
+                # Rule 6: it was interrupted.
+                delete_log(directory / LOG)
+                facts = LogFacts()
             log = SegmentedLog(
                 directory / LOG,
                 owner=segment_owner(network, broker),
-                facts=catalog.facts,
+                facts=facts,
                 options=options.log,
                 time_of=time_of,
                 open_file=open_file,
+                first_tick=reset_tick or 1,
             )
             undo.callback(log.abandon)
             copies = Copies(
@@ -494,7 +571,7 @@ class Store:
                 open_file=open_file,
                 look=look,
             )
-            catalog.commit([], LogFacts(log.last_tick, log.begun_tick), copies.rows())
+            catalog.commit([], LogFacts(log.last_tick, log.begun_tick), copies.rows(), 0)
             copies.settle()
             store = cls(
                 held,
@@ -540,21 +617,48 @@ class Store:
             work = self._batch.copy(stream)
         work.append(tick, [record])
 
-    def open_copy(self, stream: str, first_tick: int) -> None:
-        """Create an empty copy of a stream, whose first record will have this tick."""
+    def open_copy(self, stream: str, first_tick: int) -> int:
+        """Create an empty copy of a stream, whose first record will have this tick; return its
+        number.
+        """
         if not stream or stream in self._kept or first_tick < 1:
             raise LocalError(f"a copy of {stream!r} from tick {first_tick} on cannot be opened")
         self._lost.discard(stream)
+        self._delete_rows(stream)
         self._kept[stream] = (self._next_number, first_tick)
         work = self._batch.copy(stream)
         work.open_first, work.number = first_tick, self._next_number
         self._next_number += 1
+        return work.number
+
+    def cut_copy(self, stream: str, last_tick: int) -> None:
+        """Cut off the records of a copy after this tick. Nothing may be appended to it until that
+        is synced.
+        """
+        number, next_tick = self._kept.get(stream, (0, 0))
+        if not number or last_tick >= next_tick:
+            raise LocalError(f"the copy of {stream!r} cannot be cut after tick {last_tick}")
+        self._kept[stream] = (number, last_tick + 1)
+        self._batch.copy(stream).cut(last_tick, self._next_number)
+        self._next_number += 1
+
+    def reset(self, first_tick: int) -> None:
+        """Replace the own log by an empty one, whose first record will have this tick."""
+        if first_tick < 1:
+            raise LocalError(f"the log cannot begin with tick {first_tick}")
+        self._next_tick = first_tick
+        self._batch.reset(first_tick)
+
+    def _delete_rows(self, stream: str) -> None:
+        """Delete the rows of a copy."""
+        self._batch.puts.append(DeleteRows(COPY_ROWS, stream + SEPARATOR))
 
     def drop_copy(self, stream: str) -> None:
-        """Delete a copy and everything in it."""
+        """Delete a copy, everything in it, and its rows."""
         if self._kept.pop(stream, None) is None and stream not in self._lost:
             raise LocalError(f"there is no copy of {stream!r} to drop")
         self._lost.discard(stream)
+        self._delete_rows(stream)
         drop = CopyWork()
         drop.is_dropped = True
         self._batch.copy(stream).take_in(drop)
@@ -562,10 +666,11 @@ class Store:
     def learn(self, refusal: Refusal) -> bool:
         """Continue a copy after its last tick, as the core will once it hears of the refusal.
 
-        Return False if the copy was dropped meanwhile, and the core must not hear of it.
+        Return False if the copy was dropped meanwhile, or cut before that tick, and the core must
+        not hear of it.
         """
-        number, _ = self._kept.get(refusal.stream, (0, 0))
-        if number != refusal.number:
+        number, next_tick = self._kept.get(refusal.stream, (0, 0))
+        if number != refusal.number or refusal.last_tick + 1 > next_tick:
             return False
         self._kept[refusal.stream] = (number, refusal.last_tick + 1)
         return True
@@ -581,7 +686,15 @@ class Store:
 
     def read(self, request: int, first: int, last: int, bytes_max: int, stream: str = "") -> None:
         """Read records from `first` to `last`, or fewer, and pass them to the listener."""
+        if stream:
+            # What is to be cut off may still be there.
+            last = min(last, self._kept.get(stream, (0, 1))[1] - 1)
         self._reader.ask(Read(request, first, last, bytes_max, stream))
+
+    def read_rows(self, request: int, table: str, prefix: str, after: str, bytes_max: int) -> None:
+        """Read committed rows of a table that is not loaded, and pass them to the listener."""
+        assert table in UNLOADED_TABLES, table
+        self._reader.ask(ReadRows(request, table, prefix, after, bytes_max))
 
     def pieces(self, stream: str = "") -> Sequence[Piece]:
         """Return the readable segments at this moment, for another thread (`bulk`).

@@ -87,6 +87,13 @@ def test_a_logged_event_that_nobody_published_is_a_phantom() -> None:
     assert names([logged(1), published(1)]) == []
 
 
+def test_a_logged_event_that_its_publisher_withdrew_is_a_phantom() -> None:
+    both = [*stream_of(1, 2), published(3), saw.Abandoned(2.0, "p", 1)]
+    assert names([*both, saw.Withdrawn(2.0, "p", 1, 3)]) == []
+    assert names([*both, saw.Withdrawn(2.0, "p", 1, 2)]) == ["phantom"]
+    assert names([*both, saw.Withdrawn(2.0, "p", 2, 1)]) == []
+
+
 def test_a_tick_with_two_events_is_a_phantom() -> None:
     both = [published(1), published(2)]
     assert names([*both, logged(1, sequence=1), logged(1, sequence=2)]) == ["phantom"]

@@ -82,8 +82,8 @@ def test_a_stream_that_does_not_exist_is_an_error_that_names_those_that_do(
 
 def test_two_fetches_may_be_under_way_and_one_may_be_given_up(network: anabranch.Embedded) -> None:
     with Fetcher(network.addresses[0]) as fetcher:
-        one, other = fetcher.fetch(1, 100, bytes_max=700), fetcher.fetch(1, 100, bytes_max=900)
-        given_up = fetcher.fetch(1, 100, bytes_max=500)
+        one, other = fetcher.fetch(1, bytes_max=700), fetcher.fetch(1, bytes_max=900)
+        given_up = fetcher.fetch(1, bytes_max=500)
         next(given_up)
         given_up.close()  # type: ignore[attr-defined]
         both: tuple[list[Fetched], list[Fetched]] = ([next(one)], [next(other)])
@@ -101,7 +101,7 @@ def test_more_fetches_than_a_session_may_have_are_read_side_by_side(
     network: anabranch.Embedded,
 ) -> None:
     with Fetcher(network.addresses[0]) as fetcher:
-        pieces = [fetcher.fetch(1, 100, bytes_max=700) for _ in range(10)]
+        pieces = [fetcher.fetch(1, bytes_max=700) for _ in range(10)]
         rounds = [*zip(*pieces, strict=True)]
         assert len(rounds) > 5
         for each in zip(*rounds, strict=True):

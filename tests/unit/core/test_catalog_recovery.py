@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from anabranch.core import contract
 from anabranch.core.catalog_recovery import CONSEQUENCES, LINES_MAX, TABLE, decode_aside
 from anabranch.model.client_frames import (
+    FORGOTTEN,
     UNKNOWN_TOKEN,
     Commit,
     Committed,
@@ -41,13 +42,15 @@ HUGE = (1 << 64) - 1
 @cache
 def used() -> Machine:
     """With a record aside, and told to depart: the row is there, but for an older revision. Its log
-    was renewed, it was alone once, and it has seen the stream of a broker that has left."""
+    was renewed, it was alone once, it has seen the stream of a broker that has left, and it has
+    forgotten a publisher."""
     machine = used_machine()
     machine.catalog["patterns"]["broken"] = b"\xc1"
     machine = machine.again()
     machine.tell(contract.Depart())
     machine.catalog["heard"] = {"gone": _encode((5, 4, 4))}
     machine.catalog["rollback"] = {"alone": b"3", "renewed": b"1"}
+    machine.catalog["forgotten"] = {"floor": _encode(7)}
     return machine
 
 
@@ -168,6 +171,7 @@ NO_KEYS = {
     "stream": ["", "beginnings"],
     "marks": ["", "x", "-1", "007", "1_0", " 1", "٣", str(1 << 70), "9" * 5_000],
     "publishers": ["", "a\0b", "\n"],
+    "forgotten": ["", "floors"],
     "done": [],
     "heard": [],
     "rollback": ["", "others"],
@@ -218,6 +222,10 @@ def garbage() -> Iterator[tuple[str, str, bytes]]:
         yield "stream", "checkpoint", changed("stream", "checkpoint", 2, sections)
     yield "done", "a", _encode([end, 0])
     yield "publishers", "feed", _encode([1, 1 << 63])
+    yield "publishers", "feed", _encode([1, 7, 5])
+    yield "publishers", "feed", _encode([1, 7, -1, 3])
+    yield "forgotten", "floor", _encode(-1)
+    yield "forgotten", "floor", _encode([7])
     for place, value in ((0, ""), (0, "a\0b"), (1, "price >"), (1, "("), (2, -1), (2, HUGE)):
         yield "subscriptions", "audit", changed("subscriptions", "audit", place, value)
     large = f"price IN ({', '.join(map(str, range(60_000)))})"
@@ -349,6 +357,29 @@ def test_a_publisher_that_only_the_catalog_knew_may_not_go_on_with_an_old_incarn
     session = machine.connect("early")
     machine.publish(session, "early", begun + 1, 1)
     assert confirmations(machine, session) == [("early", begun + 1, 1)]
+
+
+@pytest.mark.parametrize("key", ["floor", "flour"])
+def test_publishers_not_on_record_go_on_above_this_start_if_the_floor_is_lost(key: str) -> None:
+    """Also if it is the key that is damaged: nobody knows what was under it."""
+    catalog = copied(used().catalog)
+    catalog["forgotten"] = {key: b"\xc1"}
+    machine = started(catalog)
+    start_ns = int(machine.now * 1e9)
+    for name in ("gone", "gone too"):
+        session = machine.connect(name)
+        machine.publish(session, name, start_ns - 1, 1)
+        (refused,) = machine.heard(session, PublishRefused)
+        assert (refused.is_final, refused.code) == (True, FORGOTTEN)
+        assert refused.begun >= start_ns - 1
+        machine.publish(session, name, refused.begun + 1, 1)
+        assert confirmations(machine, session) == [(name, refused.begun + 1, 1)]
+        # One that is on record is not concerned.
+        session = machine.connect("feed")
+        machine.publish(session, "feed", 1, 7)
+        assert confirmations(machine, session)[-1] == ("feed", 1, 7)
+        machine = machine.again(revision=2)
+        assert machine.broker.set_aside.count == 0
 
 
 @pytest.mark.parametrize("key", ["beginning", "checkpoint"])

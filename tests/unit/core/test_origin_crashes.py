@@ -10,7 +10,7 @@ import random
 import pytest
 
 from anabranch.core.options import Options
-from anabranch.model.client_frames import Confirmed
+from anabranch.model.client_frames import FORGOTTEN, Confirmed, PublishRefused
 from anabranch.model.event import Control
 from anabranch.model.frames import Answer, Done, Held, Hold, Nack, NotKept, Replay
 from anabranch.sim.mutants.catalog import planted
@@ -164,6 +164,57 @@ class Run:
         assert sorted(found) == [t for t in driver.events if t >= driver.origin.oldest]
 
 
+class ForgetfulRun(Run):
+    """The same with an origin that soon forgets publishers, which send old events again."""
+
+    def __init__(self, seed: int) -> None:
+        ticks = random.Random(seed).choice([3, 12, 8_192])
+        super().__init__(seed, Options(publisher_keep_s=0.8, checkpoint_ticks=ticks))
+        #: All that was ever sent: publisher, incarnation and last sequence.
+        self.lives: dict[tuple[str, int], int] = {}
+        self.forgotten = 0
+
+    def step(self) -> None:
+        before = self.driver.origin.publishers_forgotten
+        super().step()
+        self.forgotten += max(self.driver.origin.publishers_forgotten - before, 0)
+
+    def publish(self) -> None:
+        chance = self.chance
+        publisher = chance.choice(self.publishers)
+        key = (publisher.name, publisher.incarnation)
+        if publisher.incarnation == 1 or chance.random() < 0.2:
+            publisher.incarnation = int(self.driver.now * 1e9)
+            key = (publisher.name, publisher.incarnation)
+        elif chance.random() < 0.4:
+            key = chance.choice(list(self.lives))
+        known = self.lives.get(key, 0)
+        self.lives[key] = known + chance.randint(0, 2)
+        bodies = [body(n, *key) for n in range(chance.choice([1, known + 1]), self.lives[key] + 1)]
+        self.session += 1
+        self.driver.publish(*bodies, session=self.session, client=key[0])
+
+    def time(self) -> None:
+        self.driver.wait(self.chance.choice([0.1, 1.0, 2.0]))
+
+    def edge(self) -> None:
+        """All edges are done with all there is, now and then."""
+        for edge in EDGES:
+            self.done[edge] = self.driver.origin.head
+            self.driver.carry(Done(self.done[edge]), edge)
+
+
+def run_forgetful(seed: int) -> ForgetfulRun:
+    made = ForgetfulRun(seed)
+    for _ in range(STEPS):
+        made.step()
+    return made
+
+
+def run_many_forgetful(seeds: int) -> list[ForgetfulRun]:
+    return [run_forgetful(seed) for seed in range(seeds)]
+
+
 def run(seed: int, options: Options) -> Run:
     made = Run(seed, options)
     for _ in range(STEPS):
@@ -190,6 +241,25 @@ def test_promises_hold_in_a_small_lossy_log(seed: int) -> None:
         Options(recent_ticks_max=4, log_ticks_max=12, retention="lossy", checkpoint_ticks=5),
     )
     assert made.driver.origin.oldest > 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_promises_hold_when_publishers_are_forgotten(seed: int) -> None:
+    run_forgetful(seed)
+
+
+def test_forgetful_runs_are_worth_something() -> None:
+    made = run_many_forgetful(10)
+    assert sum(each.forgotten for each in made) > 30
+    assert sum(each.crashes for each in made) > 20
+    codes = [f.code for each in made for _, f in each.driver.sent if isinstance(f, PublishRefused)]
+    assert codes.count(FORGOTTEN) > 30
+
+
+@pytest.mark.parametrize("name", ["forgets-without-floor", "floor-not-on-disk"])
+def test_mutant_that_forgets_too_much_is_objected_to(name: str) -> None:
+    with planted(name), pytest.raises(AssertionError, match="an event is in the log twice"):
+        run_many_forgetful(40)
 
 
 def test_runs_are_worth_something() -> None:

@@ -392,7 +392,7 @@ def test_clock_of_the_log_counts_where_that_of_the_machine_went_back() -> None:
 def test_one_host_brings_a_limited_number_of_publishers() -> None:
     driver = Driver(Options(host_publishers_max=2))
     hosts = {1: "10.0.0.1", 2: "10.0.0.1", 3: "10.0.0.2"}
-    driver.origin.set_host_lookup(lambda session: hosts.get(session, ""))
+    driver.origin.set_session_lookups(lambda session: hosts.get(session, ""), lambda _: True)
     for name in ("p1", "p2", "p3"):
         driver.publish_synced(body(1, name), session=1, client=name)
     refused = driver.refusals()
@@ -407,7 +407,7 @@ def test_one_host_brings_a_limited_number_of_publishers() -> None:
 
 def test_a_refused_event_does_not_count_as_a_name_that_was_brought() -> None:
     driver = Driver(Options(host_publishers_max=1))
-    driver.origin.set_host_lookup(lambda _session: "10.0.0.1")
+    driver.origin.set_session_lookups(lambda _: "10.0.0.1", lambda _: True)
     driver.publish_synced(body(7, "early"), client="early")
     driver.publish_synced(body(1, "other"), client="other")
     assert [each.publisher for each in driver.refusals()] == ["early"]

@@ -210,3 +210,110 @@ def test_a_watch_is_told_of_every_synced_record_of_a_copy() -> None:
     append(disk, 17, 17)
     assert told == [("x", tick, b"copy %d" % tick) for tick in range(7, 17)]
     assert disk.copied(Random(1)).on_copy_synced is disk.on_copy_synced
+
+
+def test_a_cut_survives_as_a_part_of_the_sequence() -> None:
+    seen = set()
+    for seed in range(200):
+        disk = kept(Disk())
+        append(disk, 17, 90)
+        disk.put("t", "k", b"1")
+        disk.cut_copy("x", 12)
+        assert disk.read(7, 90, 10**9, "x") == tuple(b"copy %d" % tick for tick in range(7, 13))
+        disk.put("t", "k", b"2")
+        disk.crash(Random(seed))
+        found = disk.recover()
+        copy, put = found.copies["x"], found.catalog.get("t", {}).get("k", b"0")
+        assert copy.first_tick == 7
+        if copy.last_tick == 12:
+            assert put in {b"1", b"2"}
+        else:
+            assert 16 <= copy.last_tick <= 90
+            assert put in {b"0", b"1"}
+        seen.add((put, copy.last_tick == 12))
+    assert len(seen) == 4
+
+
+def test_a_copy_that_was_cut_continues_with_other_records() -> None:
+    for tick in (6, 9, 70, 71, 89, 90):
+        disk = kept(Disk())
+        append(disk, 17, 90)
+        before = disk.mark()
+        disk.cut_copy("x", tick)
+        disk.sync(disk.mark())
+        for again in range(tick + 1, 100):
+            disk.append(again, b"new", "x")
+        # A sync that began before the cut says nothing about what came after it.
+        disk.sync(before)
+        disk.crash(Random(tick))
+        assert disk.recover().copies["x"].last_tick >= tick
+        disk.sync(disk.mark())
+        found = disk.recover().copies["x"]
+        assert found.first_tick == 7
+        old = tuple(b"copy %d" % each for each in range(7, tick + 1))
+        new = (b"new",) * (found.last_tick - tick)
+        assert disk.read(7, 200, 10**9, "x") == old + new
+
+
+def test_what_was_synced_before_a_cut_stays_if_the_sync_ends_after_it() -> None:
+    disk = kept(Disk())
+    append(disk, 17, 90)
+    before = disk.mark()
+    disk.cut_copy("x", 75)
+    after = disk.mark()
+    disk.sync(after)
+    disk.append(76, b"new", "x")
+    disk.sync(before)
+    ends = set()
+    for seed in range(20):
+        image = disk._cloned()
+        image.crash(Random(seed))
+        ends.add(image.recover().copies["x"].last_tick)
+    assert ends == {75, 76}
+
+
+def test_the_own_log_begins_anew_or_stays_as_it_was() -> None:
+    seen = set()
+    for seed in range(200):
+        disk = Disk()
+        for tick in range(1, 101):
+            disk.append(tick, b"old %d" % tick)
+        disk.put("t", "k", b"1")
+        disk.sync(disk.mark())
+        disk.put("t", "k", b"2")
+        disk.drop_copy("")
+        disk.open_copy("", 201)
+        disk.put("t", "k", b"3")
+        for tick in range(201, 211):
+            disk.append(tick, b"new %d" % tick)
+        disk.crash(Random(seed))
+        found = disk.recover()
+        put = found.catalog["t"]["k"]
+        if found.first_tick == 1:
+            assert len(found.records) == 100
+            assert put in {b"1", b"2"}
+        else:
+            assert found.first_tick == 201
+            count = len(found.records)
+            assert found.records == tuple(b"new %d" % tick for tick in range(201, 201 + count))
+            assert put in {b"2", b"3"}
+        seen.add((put, found.first_tick))
+    assert len(seen) == 4
+
+
+def test_rows_of_copies_are_read_when_they_are_needed_and_go_with_their_copy() -> None:
+    disk = kept(Disk())
+    for stream in ("w", "x", "y"):
+        for key in ("1", "2", "3"):
+            disk.put("copy_rows", f"{stream}\x1f{key}", key.encode())
+    assert disk.read_rows("copy_rows", "x\x1f", "", 1) == ((), True)
+    disk.sync(disk.mark())
+    assert disk.recover().catalog == {}
+    assert disk.read_rows("copy_rows", "x\x1f", "", 1) == ((("x\x1f1", b"1"),), False)
+    rest = (("x\x1f2", b"2"), ("x\x1f3", b"3"))
+    assert disk.read_rows("copy_rows", "x\x1f", "x\x1f1", 100) == (rest, True)
+    disk.drop_copy("x")
+    disk.put("copy_rows", "x\x1f9", b"9")
+    disk.sync(disk.mark())
+    assert disk.read_rows("copy_rows", "x\x1f", "", 100) == ((("x\x1f9", b"9"),), True)
+    assert len(disk.read_rows("copy_rows", "", "", 100)[0]) == 7

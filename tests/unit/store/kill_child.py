@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from random import Random
 
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.store.copies import Refusal
 from anabranch.store.log import LogOptions
 from anabranch.store.store import Store, StoreOptions
@@ -31,6 +31,9 @@ class Mouth:
         self.free.release()
 
     def log_read(self, read: LogRead) -> None:
+        raise AssertionError(read)
+
+    def rows_read(self, read: RowsRead) -> None:
         raise AssertionError(read)
 
     def log_full(self, full: bool) -> None:

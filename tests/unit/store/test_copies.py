@@ -165,7 +165,7 @@ def test_records_of_a_copy_have_the_owner_of_its_stream(place: Path) -> None:
 def test_misuse_is_refused(place: Path) -> None:
     bench = Bench(place / "s")
     bench.store.open_copy("x", 7)
-    misuses: list[Callable[[], None]] = [
+    misuses: list[Callable[[], object]] = [
         lambda: bench.store.open_copy("x", 7),
         lambda: bench.store.open_copy("y", 0),
         lambda: bench.store.open_copy("", 1),

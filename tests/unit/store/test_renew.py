@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from anabranch.core.contract import Recovered
+from anabranch.core.options import Options
 from anabranch.core.origin import ledger, publishers, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
@@ -186,8 +187,8 @@ def test_publishers_go_on_with_a_new_incarnation(state: Path) -> None:
     catalog.close()
     assert msgspec.msgpack.decode(tables[publishers.TABLE]["p"]) == [4, 0]
     assert tables[rollback.TABLE].keys() == {rollback.RENEWED}
-    places, _ = publishers.stored(Recovered(tables))
-    known = publishers.Publishers(places, 10, 1.0, is_renewed=True)
+    rows, _ = publishers.stored(Recovered(tables))
+    known = publishers.Publishers(rows, Options(), CLOCK_NS / 1e9, is_renewed=True)
     refusal = known.refusal(EventId("p", 3, 10), CLOCK_NS)
     assert refusal is not None
     assert (refusal.is_final, refusal.begun) == (True, 4)
@@ -199,7 +200,7 @@ def test_publishers_go_on_with_a_new_incarnation(state: Path) -> None:
 
 
 def test_a_publisher_whose_first_event_was_refused_has_not_begun_in_the_lost_part() -> None:
-    known = publishers.Publishers({}, 10, 1.0, is_renewed=True)
+    known = publishers.Publishers({}, Options(), CLOCK_NS / 1e9, is_renewed=True)
     known.postpone(EventId("q", 1, 1))
     refusal = known.refusal(EventId("q", 1, 5), CLOCK_NS)
     assert refusal is not None

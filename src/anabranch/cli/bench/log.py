@@ -20,7 +20,7 @@ import typer
 
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 
@@ -146,6 +146,9 @@ class _Synced:
         self._outcomes.put(None)
 
     def log_read(self, read: LogRead) -> None:
+        """Never called: nothing is read."""
+
+    def rows_read(self, read: RowsRead) -> None:
         """Never called: nothing is read."""
 
     def log_full(self, full: bool) -> None:

@@ -210,6 +210,10 @@ class Edge:
         known = self._state.sessions.get(session)
         return "" if known is None else known.host
 
+    def is_present(self, client: str) -> bool:
+        """Whether this client has a session."""
+        return client in self._state.sessions_by_client
+
     def client_came(
         self,
         now: float,  # noqa: ARG002 - as all others

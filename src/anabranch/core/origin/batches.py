@@ -308,6 +308,8 @@ class SinkBatches:
 
     def _recover(self, recovered: Recovered) -> None:
         """Find the intents, and how many events of each the log has."""
+        own = (sink.name for sink in self._sinks.values() if not sink.row.is_prefixed)
+        self._ledger.publishers.exempt(own)
         undone = [sink for sink in self._sinks.values() if not sink.row.is_done]
         ticks = find_ticks(recovered, undone)
         for sink in undone:

@@ -19,6 +19,8 @@ Rules
 7. A catalog row that cannot be read is set aside (`catalog_recovery`), and the log replaces it as
    far as possible: its first tick replaces the beginning, its records replace marks and publishers.
    A log that ends before a position that a readable row states is refused, like a damaged one.
+   While a log that was lost is fetched from a copy, the beginning has no row, and the log's first
+   tick replaces it too. Without rows of copies that cannot be, and the log must begin with tick 1.
 8. Vectors may name edges of an earlier network. They are restricted to the edges of this life's
    network when they are read, because neighbours know no others.
 """
@@ -45,7 +47,7 @@ from anabranch.core.origin.log_tail import (
     encode_record,
     entry_of,
 )
-from anabranch.core.origin.publishers import Key, Publishers, PublishPosition
+from anabranch.core.origin.publishers import Key, PublisherRow, Publishers
 from anabranch.core.origin.retention import KEY as CHECKPOINT
 from anabranch.core.origin.retention import (
     Catalog,
@@ -188,6 +190,8 @@ class GroupCommit:
 
 TABLE = "stream"
 KEY = "beginning"
+#: The table of the copies of streams, the own one included (`core.replication`).
+_COPIES = "copies"
 
 #: Lossy retention deletes one part of this many at a time.
 _LOSSY_PART = 8
@@ -216,7 +220,7 @@ class _Stored(NamedTuple):
     beginning: LogStart
     checkpoint: Checkpoint
     marks: dict[int, dict[str, Version]]
-    publishers: dict[str, PublishPosition]
+    publishers: dict[str, PublisherRow]
     #: Publisher rows that cannot be read.
     lost: list[DamagedRecord]
 
@@ -244,6 +248,9 @@ def _stored(recovered: Recovered) -> _Stored:
             beginning = LogStart(recovered.first_tick - 1)
             instead = _encoder.encode(beginning)
         set_aside(recovered, damaged, instead)
+    if KEY not in recovered.catalog.get(TABLE, {}) and _has_copies(recovered):
+        # A log that is being fetched from a copy.
+        beginning = LogStart(recovered.first_tick - 1)
     marks, no_marks = read_marks(recovered)
     for damaged in no_marks:
         set_aside(recovered, damaged)
@@ -252,6 +259,11 @@ def _stored(recovered: Recovered) -> _Stored:
         checkpoint = Checkpoint()
         recovered.repairs.append(Put(TABLE, CHECKPOINT, None))
     return _Stored(beginning, checkpoint, marks, publishers, lost)
+
+
+def _has_copies(recovered: Recovered) -> bool:
+    damaged = (record.table == _COPIES for record in recovered.damaged)
+    return bool(recovered.catalog.get(_COPIES)) or any(damaged)
 
 
 def _read(key: str, value: bytes) -> LogStart | Checkpoint:
@@ -300,14 +312,15 @@ class Ledger:
         self._stored_marks = StoredMarks(stored.marks)
         self.publishers = Publishers(
             stored.publishers,
-            options.publishers_max,
-            options.incarnation_lead_s,
+            options,
+            now,
+            last_tick=recovered.last_tick,
             is_renewed=rollback.is_renewed(recovered),
         )
         self.retention = Retention(network.edges, recovered, beginning.deleted)
         self.marks = self._with_marks(stored.marks)
         self.tail = self._read(recovered, options)
-        self.publishers.replace_lost(recovered, stored.lost, now)
+        self.publishers.replace_lost(recovered, stored.lost, now, self.tail.last)
         self.tail.trim(options.recent_ticks_max, options.recent_bytes_max)
         self.commit = GroupCommit()
         #: How often ticks were released for `held_back_bytes_max` in this life.
@@ -315,6 +328,7 @@ class Ledger:
         newest_ns = max(self.tail.last_time_ns, beginning.time_ns, checkpoint.time_ns)
         #: Invariant: never decreases, and no tick is later.
         self.clock_ns = max(int(now * 1e9), newest_ns)
+        self.publishers.restore_floor(recovered, self.clock_ns)
 
     def _with_marks(self, stored: dict[int, dict[str, Version]]) -> InterestMarks:
         beginning = self.beginning
@@ -347,10 +361,12 @@ class Ledger:
         tail = LogTail(oldest, memory_first, self.beginning.time_ns)
         for tick, data in enumerate(islice(recovered.records, skipped, None), first):
             record = decode_record(data)
+            seen_ns = min(record.time_ns, int(self._now * 1e9))
             if isinstance(record, EventRecord):
-                self.publishers.recover(decode_envelope(record.body, STORED_LIMITS).id)
+                event_id = decode_envelope(record.body, STORED_LIMITS).id
+                self.publishers.recover(event_id, tick, seen_ns)
             elif isinstance(record, BlankRecord):
-                self.publishers.recover(record.id)
+                self.publishers.recover(record.id, tick, seen_ns)
             elif isinstance(record, MarkRecord):
                 self.marks.add(tick, self._restricted(record.vector))
             self.sections.add(tick, len(data), min(record.time_ns / 1e9, self._now))

@@ -29,7 +29,9 @@ Rules
 6. Rollback. The origin appends nothing until its neighbours have reported their knowledge of the
    stream. If they have seen ticks that this log lacks, it stops appending, and neither confirms nor
    emits pending events (`rollback`).
-7. Head time. No tick after a head is older than the time in that head (except after a crash, when
+7. Publishers that stay away are forgotten (`publishers`), but not while the origin accepts no
+   events because of rule 6.
+8. Head time. No tick after a head is older than the time in that head (except after a crash, when
    the clock may have gone back).
 
 `started` must be called first, once the recovered state is on disk. Earlier requests are not
@@ -115,6 +117,8 @@ class Origin:
         self._head_at: float | None = None
         self._mark_at: float | None = None
         self._release_at: float | None = None
+        #: Whether a client has a session at this broker.
+        self._is_present: Callable[[str], bool] = lambda _client: False
 
     @property
     def head(self) -> int:
@@ -138,6 +142,16 @@ class Origin:
     @property
     def unsynced_bytes(self) -> int:
         return self._tail.unsynced_bytes
+
+    @property
+    def publishers(self) -> int:
+        """Publishers on record, including those of sinks and join points."""
+        return len(self._ledger.publishers)
+
+    @property
+    def publishers_forgotten(self) -> int:
+        """Publishers forgotten in this life."""
+        return self._ledger.publishers.forgotten
 
     @property
     def reads(self) -> int:
@@ -213,6 +227,7 @@ class Origin:
     def started(self, now: float) -> list[PartRequest]:
         """The recovered state is on disk, and the network is ready."""
         self._is_started = True
+        self._ledger.publishers.begin_looks(now)
         requests: list[PartRequest] = [AnnounceMark(mark, vector) for mark, vector in self._marks]
         if self._tail.synced:
             requests.append(self._head(now))
@@ -245,8 +260,12 @@ class Origin:
         yield from requests
         yield from self._ledger.commit.request_sync()
 
-    def set_host_lookup(self, host_of: Callable[[int], str]) -> None:
+    def set_session_lookups(
+        self, host_of: Callable[[int], str], is_present: Callable[[str], bool]
+    ) -> None:
+        """Set the lookups from a session to its client's host, and whether a client has one."""
         self._intake.set_host_lookup(host_of)
+        self._is_present = is_present
 
     def client_disconnected(self, now: float, session: int) -> list[PartRequest]:
         self._intake.session_closed(now, session)
@@ -421,6 +440,7 @@ class Origin:
             None if self.inquiry is None else self.inquiry.next_deadline(),
             self._head_at,
             None if is_suspended else self._mark_at,
+            None if is_suspended else self._ledger.publishers.next_look(),
             self._release_at,
             self._ledger.too_old_at(),
             self.staging.next_deadline(),
@@ -437,6 +457,8 @@ class Origin:
         is_suspended = bool(self._intake.suspension)
         if self._mark_at is not None and self._mark_at <= now and not is_suspended:
             requests += self._mark(now)
+        if not is_suspended:
+            requests += self._look_at_publishers(now)
         if self._release_at is not None and self._release_at <= now:
             requests += self._release(now)
         requests += self.staging.time_passed(now)
@@ -452,6 +474,13 @@ class Origin:
             if self._intake.is_full and self._options.retention == "lossy":
                 requests += self._ledger.make_room()
         return requests + self._ledger.commit.request_sync()
+
+    def _look_at_publishers(self, now: float) -> list[PartRequest]:
+        looked = self._ledger.publishers.look(now, self._tail.oldest, self._is_present)
+        self._intake.publishers_forgotten(looked.forgotten)
+        if looked.puts:
+            self._ledger.commit.add_write()
+        return [*looked.puts]
 
     def _mark(self, now: float) -> list[PartRequest]:
         """Append a mark, or retry later if there is no space for it."""

@@ -28,8 +28,8 @@ Rules
    take this path (`batches`).
 7. Incarnations. A new incarnation is at most `incarnation_lead_s` ahead of this broker's clock
    (`publishers`).
-8. Names. Publisher names are kept forever, so one host may add at most `host_publishers_max` of
-   them in one life of the broker.
+8. Names. Publishers are kept for long, and sinks forever, so one host may add at most
+   `host_publishers_max` of them in one life of the broker, not counting forgotten ones.
 9. Rollback. While the origin waits for its neighbours' answers, and when its log is an old copy
    (`rollback`), every new event is refused; these refusals are not final.
 
@@ -72,6 +72,7 @@ class PublishIntake:
 
     __slots__ = (
         "_decoding_limits",
+        "_host_by_new_name",
         "_host_of",
         "_ledger",
         "_limits",
@@ -104,6 +105,8 @@ class PublishIntake:
         self._host_of: Callable[[int], str] = lambda _session: ""
         #: Host → names of publishers and sinks that it added in this life (rule 8).
         self._new_names_by_host: dict[str, int] = {}
+        #: Publisher that was added in this life → host.
+        self._host_by_new_name: dict[str, str] = {}
 
     # -- state of the broker --------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class PublishIntake:
                 refused[key] = refusal_of
             else:
                 if is_new:
-                    self.count_new_name(session)
+                    self._count_new_publisher(session, event_id.publisher)
                 requests += self.advertisements.published(session)
                 self._take(now, session, envelope, requests)
         for key in known:
@@ -261,6 +264,21 @@ class PublishIntake:
         if host:
             self._new_names_by_host[host] = self._new_names_by_host.get(host, 0) + 1
 
+    def _count_new_publisher(self, session: int, name: str) -> None:
+        self.count_new_name(session)
+        host = self._host_of(session)
+        if host:
+            self._host_by_new_name[name] = host
+
+    def publishers_forgotten(self, names: Iterable[str]) -> None:
+        """These publishers no longer count for the quotas of their hosts."""
+        for name in names:
+            host = self._host_by_new_name.pop(name, "")
+            if host:
+                self._new_names_by_host[host] -= 1
+                if not self._new_names_by_host[host]:
+                    del self._new_names_by_host[host]
+
     def _take(
         self, now: float, session: int, envelope: Envelope, requests: list[PartRequest]
     ) -> None:
@@ -279,9 +297,9 @@ class PublishIntake:
         else:
             record = EventRecord(time_ns, body)
         requests.append(ledger.append(record, Datum(ledger.tail.last + 1, time_ns, body)))
-        ledger.publishers.record_append(event_id)
-        key = (event_id.publisher, event_id.incarnation)
         tick = ledger.tail.last
+        ledger.publishers.record_append(event_id, tick, now)
+        key = (event_id.publisher, event_id.incarnation)
         ledger.commit.add_confirmation(key, event_id.sequence, tick)
         return tick
 

@@ -131,7 +131,8 @@ def _later_run(catalog: Catalog) -> list[Put]:
 
 def _ended_publishers(catalog: Catalog, recent: Iterable[bytes]) -> list[Put]:
     """Rule 4: begin a higher incarnation without an event."""
-    places, _ = publishers.stored(_recovered(catalog))
+    rows, _ = publishers.stored(_recovered(catalog))
+    places = {name: (row.incarnation, row.sequence) for name, row in rows.items()}
     for event_id in _ids(recent):
         place = (event_id.incarnation, event_id.sequence)
         places[event_id.publisher] = max(places.get(event_id.publisher, (0, 0)), place)

@@ -30,6 +30,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from anabranch.core.contract import (
+    COPY_ROWS,
+    SEPARATOR,
     Append,
     CopyFull,
     CutCopy,
@@ -54,7 +56,6 @@ from anabranch.model.replication import (
     STARTS_MAX,
     AskLife,
     CopyId,
-    CopySet,
     FetchedRows,
     FetchedTicks,
     FetchRows,
@@ -73,8 +74,7 @@ from anabranch.model.replication import (
 
 TABLE = "copies"
 #: Stream SEPARATOR table SEPARATOR key → value.
-ROWS_TABLE = "copy_rows"
-SEPARATOR = "\x1f"
+ROWS_TABLE = COPY_ROWS
 #: Bytes of one answer to a fetch.
 FETCH_BYTES_MAX = 1 << 20
 #: Records that are examined for rows at a time after a restart.
@@ -91,9 +91,7 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     #: The copy's number (`CopyId`).
     number: Count
     promised: Life = NO_LIFE
-    #: The copy sets proposed by the promised life, and by the highest one promised before it.
-    proposed: CopySet | None = None
-    proposed_before: CopySet | None = None
+    promised_before: Life = NO_LIFE
     starts: Starts = ()
     #: Whether its log was created; the first tick that it keeps.
     is_open: bool = False
@@ -297,9 +295,7 @@ class Keeper:
             return []
         copy.pending = None
         copy.verified = 0
-        changed = msgspec.structs.replace(
-            row, promised=ask.life, proposed=ask.proposed, proposed_before=row.proposed
-        )
+        changed = msgspec.structs.replace(row, promised=ask.life, promised_before=row.promised)
         return self._put(copy, changed)
 
     def _is_writing(self, copy: KeptCopy) -> bool:
@@ -318,7 +314,7 @@ class Keeper:
             copy.synced,
             row.starts,
             copy.confirmed,
-            row.proposed_before,
+            row.promised_before,
         )
         return CarryTo(source, answer)
 
@@ -422,7 +418,16 @@ class Keeper:
         elif not self._is_writing(copy):
             requests.append(self._kept(copy))
         copy.confirmed = max(copy.confirmed, min(frame.confirmed, verified, copy.last))
-        return requests + self._apply_rows(copy) + self._delete(copy, frame)
+        requests += self._apply_rows(copy) + self._delete(copy, frame)
+        return requests + self._note_confirmed(copy)
+
+    def _note_confirmed(self, copy: KeptCopy) -> list[PartRequest]:
+        """Record that the newest life is confirmed: then older copy sets do not matter any more."""
+        row = copy.row
+        if not row.starts or not row.confirmed < row.starts[-1].tick <= copy.confirmed:
+            return []
+        self._is_dirty = True
+        return [copy.set_row(msgspec.structs.replace(row, confirmed=copy.confirmed))]
 
     def _apply_rows(self, copy: KeptCopy) -> list[PartRequest]:
         """Put confirmed rows into the catalog (rule 3)."""
@@ -472,7 +477,7 @@ class Keeper:
         return CarryTo(copy.told, kept)
 
     def _forget(self, copy: KeptCopy, frame: ForgetCopy) -> list[PartRequest]:
-        if frame.life < copy.row.promised:
+        if frame.life != copy.row.promised:
             return []
         return self._lose(copy, "is lost, says its writer")
 
@@ -526,6 +531,8 @@ class Keeper:
         copy = self._copies.get(fetch.stream)
         if copy is None or not isinstance(fetch, FetchRows):
             return []
+        if read.is_damaged:
+            return self._lose(copy, "has a damaged row") + self._sync()
         rows: list[Row] = []
         for place, value in read.rows:
             _, table, key = place.split(SEPARATOR, 2)

@@ -63,7 +63,9 @@ class Replication:
         was_copied = name in recovered.catalog.get(TABLE, {})
         if name in network.edges and (options.copies > 1 or was_copied):
             keepers = keepers_of(network, name, options.copies, options.keepers)
-            self.writer = StreamWriter(name, keepers, options, recovered, rows.get(name), life)
+            self.writer = StreamWriter(
+                name, keepers, network.brokers, options, recovered, rows.get(name), life
+            )
         self._rows = WaitingRows()
         #: Consequences that wait until their tick is confirmed, oldest first.
         self.gated: deque[Gated] = deque()
@@ -107,6 +109,16 @@ class Replication:
         return self._rows.take()
 
     # -- the disk -------------------------------------------------------------------------------
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether own records wait for the disk and nobody asks for a sync.
+
+        The origin does not: it has one sync in progress at a time, which may be waiting here."""
+        writer = self.writer
+        if writer is None or self._sync_ticks or writer.state == "fetching":
+            return False
+        return writer.last > writer.synced_tick
 
     def requested(self, number: int) -> None:
         """The broker requests this sync."""

@@ -64,6 +64,7 @@ from anabranch.model.replication import (
     LifeStart,
     TicksKept,
     common_end,
+    life_at,
 )
 
 #: Read requests of the writer have these numbers and higher ones; those of the origin are lower.
@@ -87,7 +88,7 @@ _FETCH_TRIES = 20
 State = Literal["asking", "fetching", "complete", "beginning", "leading"]
 #: What a sync is for: a promise of the own copy, the start of a life, fetched records, the last of
 #: them, the row that says that they are complete.
-_Purpose = Literal["promise", "start", "fetched", "all fetched", "complete"]
+_Purpose = Literal["promise", "start", "confirmed", "fetched", "all fetched", "complete"]
 
 
 class Peer:
@@ -95,6 +96,7 @@ class Peer:
 
     __slots__ = (
         "acked",
+        "acked_in",
         "again_at",
         "answer",
         "copy",
@@ -111,8 +113,9 @@ class Peer:
         #: The answer in this life, and the copy that answered last in any.
         self.answer: LifeAnswer | None = None
         self.copy: CopyId | None = None
-        #: The newest tick that this copy has acknowledged to this process.
+        #: The newest tick that this copy has acknowledged to this process, and in which life.
         self.acked = 0
+        self.acked_in = NO_LIFE
         #: The next tick to send.
         self.next = 0
         #: (last tick, bytes) of the frames that are sent and not acknowledged.
@@ -148,9 +151,18 @@ class Peer:
         self.again_at = now + again_s * self.factor
         self.factor = min(2 * self.factor, _BACKOFF_MAX)
 
+    def has_lost_records(self, answer: LifeAnswer) -> bool:
+        """Whether its copy lacks what it acknowledged to this process, though no other writer came
+        in between."""
+        if answer.copy != self.copy or not self.acked:
+            return False
+        before = answer.life if answer.life == self.acked_in else answer.promised_before
+        return before < self.acked_in or (before == self.acked_in and answer.last < self.acked)
+
     def answered(self, answer: LifeAnswer) -> None:
         if self.copy != answer.copy:
             self.copy, self.acked, self.told = answer.copy, 0, 0
+            self.acked_in = NO_LIFE
         self.answer = answer
         self.is_silent = False
         self.again_at = None
@@ -176,9 +188,9 @@ class Peer:
             if self.again_at is None:
                 self.again_at = now + again_s * self.factor
 
-    def kept(self, now: float, tick: int, again_s: float) -> None:
+    def kept(self, now: float, life: Life, tick: int, again_s: float) -> None:
         if tick > self.acked:
-            self.acked = tick
+            self.acked, self.acked_in = tick, life
             self.factor = 1
             self.again_at = now + again_s
         while self.in_flight and self.in_flight[0][0] <= tick:
@@ -228,6 +240,7 @@ class StreamWriter:
         self,
         name: str,
         keepers: Sequence[str],
+        brokers: Iterable[str],
         options: Options,
         recovered: Recovered,
         row: CopyRow | None,
@@ -236,6 +249,8 @@ class StreamWriter:
         self._name = name
         self._options = options
         self._keepers = tuple(keepers)
+        #: All brokers of the network. Copies at others are lost: the operator has removed them.
+        self._brokers = frozenset(brokers)
         first, last = recovered.first_tick, recovered.last_tick
         row = row or CopyRow(life, is_open=last > 0)
         #: The own copy. Its log begins at `row.first`.
@@ -250,7 +265,8 @@ class StreamWriter:
         ]
         self.state: State = "asking"
         #: The life that is asked for, or has begun.
-        self.life = Life(max(life, row.promised.number + 1), name)
+        self._process = life
+        self.life = self._life(max(life, row.promised.number + 1))
         #: Whether the own copy has promised it, and its first tick: 0 before it has begun.
         self._is_promised = False
         self._life_tick = 0
@@ -262,6 +278,10 @@ class StreamWriter:
         self._lost: set[CopyId] = set()
         #: Older copy sets whose members must have this life's first record (rule 11).
         self._older_sets: list[CopySet] = []
+        #: Whether all members must have it, because nothing is known to be confirmed (rule 11).
+        self._needs_all = False
+        #: The copy set that the next life is to have; None: that depends on the answers.
+        self._planned: CopySet | None = None
         #: Until when to wait for answers that are not necessary.
         self._wait_until: float | None = None
         #: The copy to fetch from, and the key after which to fetch rows; None: rows are complete.
@@ -279,6 +299,7 @@ class StreamWriter:
         #: The ticket of the newest promise or start.
         self._awaited_ticket = 0
         self._purposes: dict[int, _Purpose] = {}
+        self._note_removed(self._own_sets())
         self._meet((*self._keepers, *_brokers_of(self._own_sets())))
 
     # -- what others see ------------------------------------------------------------------------
@@ -312,6 +333,11 @@ class StreamWriter:
         return self._last
 
     @property
+    def synced_tick(self) -> int:
+        """The newest tick of the own log that is on its disk."""
+        return self._own_synced
+
+    @property
     def peers(self) -> Mapping[str, Peer]:
         return self._peers
 
@@ -321,6 +347,9 @@ class StreamWriter:
 
     # -- asking -----------------------------------------------------------------------------------
 
+    def _life(self, number: int) -> Life:
+        return Life(number, self._name, self._process)
+
     def started(self, now: float) -> list[PartRequest]:
         """The life of the broker is on disk: ask all copies."""
         return self._ask_for(now, self.life)
@@ -328,19 +357,17 @@ class StreamWriter:
     def _ask_for(self, now: float, life: Life) -> list[PartRequest]:
         if self.state != "leading":
             self.state = "asking"
-        proposed = self._next_set() if self._row.starts else None
+        self._planned = self._next_set() if self._row.starts else None
         self.life = life
         self._is_promised = False
         self._life_tick = 0
         self._wait_until = None
         for peer in self._peers.values():
             peer.begin_life()
-        before = self._row.proposed
         self._row = replace(
             self._row,
             promised=life,
-            proposed=proposed,
-            proposed_before=before,
+            promised_before=self._row.promised,
             confirmed=max(self.confirmed, self._row.confirmed),
         )
         return [*self._put_row("promise"), *self._ask_due(now)]
@@ -363,7 +390,7 @@ class StreamWriter:
         for broker, peer in self._peers.items():
             if peer.again_at is not None and peer.again_at <= now:
                 peer.asked(now, self._options.ask_again_s)
-                requests.append(CarryTo(broker, AskLife(self._name, self.life, self._row.proposed)))
+                requests.append(CarryTo(broker, AskLife(self._name, self.life)))
         return requests
 
     def neighbour_up(self, now: float, broker: str) -> list[PartRequest]:
@@ -381,11 +408,11 @@ class StreamWriter:
             return []
         if answer.promised > self.life:
             # Rule 13: another process of this broker's name writes, or wrote.
-            return self._ask_for(now, Life(answer.promised.number + 1, self._name))
+            return self._ask_for(now, self._life(answer.promised.number + 1))
         if answer.promised != self.life:
             return []
         peer = self._peers[source]
-        if peer.copy == answer.copy and answer.last < peer.acked:
+        if peer.has_lost_records(answer):
             return self._rolled_back(now, source, peer, answer.copy)
         self._note_lost(answer.copy, peer.copy)
         peer.answered(answer)
@@ -393,6 +420,7 @@ class StreamWriter:
         for copies in sets:
             self._note_lost(answer.copy, copies.of(source))
             self._note_lost(self.own_id, copies.of(self._name))
+        self._note_removed(sets)
         self._meet(_brokers_of(sets))
         if self._life_tick:
             return self._prepare(now, source, peer) + self._look(now)
@@ -402,6 +430,10 @@ class StreamWriter:
         """A broker has another copy than the known one, which is lost."""
         if known is not None and known != copy:
             self._lost.add(known)
+
+    def _note_removed(self, sets: Iterable[CopySet]) -> None:
+        for copies in sets:
+            self._lost |= {each for each in copies.members if each.broker not in self._brokers}
 
     def _rolled_back(self, now: float, source: str, peer: Peer, copy: CopyId) -> list[PartRequest]:
         """A copy has lost what it acknowledged (rule 12)."""
@@ -413,7 +445,7 @@ class StreamWriter:
 
     def _meet(self, brokers: Iterable[str]) -> None:
         for broker in brokers:
-            if broker != self._name and broker not in self._peers:
+            if broker != self._name and broker in self._brokers and broker not in self._peers:
                 self._peers[broker] = Peer()
 
     # -- quorums ----------------------------------------------------------------------------------
@@ -430,7 +462,7 @@ class StreamWriter:
             self._last,
             row.starts,
             row.confirmed,
-            row.proposed_before,
+            row.promised_before,
         )
 
     def _answers(self) -> list[LifeAnswer]:
@@ -438,33 +470,23 @@ class StreamWriter:
         found = [peer.answer for peer in self._peers.values() if peer.answer is not None]
         return [self._own_answer(), *found]
 
-    def _recorded_sets(self) -> list[CopySet]:
-        """The newest copy set, and the one before it unless the newest is sure to count."""
-        answers = self._answers()
-        starts = max((each.starts for each in answers), key=_newest_life)
-        found = [start.copies for start in starts[-1:]]
-        if len(starts) > 1 and not self._is_sure(starts[-1], starts[-2].copies, answers):
-            found.append(starts[-2].copies)
-        return list(dict.fromkeys(found))
-
-    def _is_sure(self, start: LifeStart, older: CopySet, answers: list[LifeAnswer]) -> bool:
-        """Whether a life record is confirmed, or is at so many copies that it could be."""
-        if max(each.confirmed for each in answers) >= start.tick:
-            return True
-        holders = {
-            each.copy for each in answers if start in each.starts and each.last >= start.tick
-        }
-        wanted = older.confirm - older.count(self._lost)
-        is_held = start.copies.count(holders) >= start.copies.confirm
-        return is_held and older.count(holders) >= wanted
+    def _confirmed_life(self) -> Life:
+        """The newest life that a copy knows to be confirmed; `NO_LIFE` if none does."""
+        return max(life_at(each.starts, each.confirmed) for each in self._answers())
 
     def _sets(self) -> list[CopySet]:
-        """The copy sets of which enough members must promise (rule 7)."""
-        proposed = [each.proposed for each in self._answers() if each.proposed is not None]
-        return list(dict.fromkeys([*self._recorded_sets(), *proposed]))
+        """The copy sets that bind a life: of the newest confirmed life, and of all later ones."""
+        confirmed = self._confirmed_life()
+        starts = [start for each in self._answers() for start in each.starts]
+        starts.sort(key=_life_of, reverse=True)
+        return list(dict.fromkeys(start.copies for start in starts if start.life >= confirmed))
 
     def _own_sets(self) -> list[CopySet]:
-        return [start.copies for start in self._row.starts[-2:]]
+        return [start.copies for start in self._row.starts]
+
+    def _whole(self, copies: CopySet) -> int:
+        """How many members are not lost."""
+        return len(copies.members) - copies.count(self._lost)
 
     def _has_quorum(self, copies: CopySet) -> bool:
         """Whether so many members have promised that a life may begin (rule 7)."""
@@ -474,7 +496,7 @@ class StreamWriter:
         is_own = self.own_id in promised and self.own_id in copies.members
         if copies.confirm == 1 and is_own:
             return True
-        wanted = max(copies.start_quorum, copies.confirm - copies.count(self._lost))
+        wanted = max(copies.start_quorum, min(copies.confirm, self._whole(copies)))
         return copies.count(promised) >= wanted
 
     def _evaluate(self, now: float) -> list[PartRequest]:
@@ -483,21 +505,23 @@ class StreamWriter:
         if not self._is_promised or has_begun or self.state in {"fetching", "complete"}:
             return []
         sets = self._sets()
-        is_silent = any(peer.answer is None for peer in self._peers.values())
+        silent = [name for name, peer in self._peers.items() if peer.answer is None]
+        if self._confirmed_life() == NO_LIFE and any(name in self._keepers for name in silent):
+            # Rule 8: nothing is known to be confirmed. All keepers must have answered.
+            return []
         if not sets:
-            # Rule 8: a new stream, as all keepers must confirm.
-            return [] if is_silent else self._complete(now)
+            return self._complete(now)
         if not all(map(self._has_quorum, sets)):
             return []
-        if is_silent and self._wait_until is None:
+        if silent and self._wait_until is None:
             self._wait_until = now + self._options.ask_again_s
-        if is_silent and now < (self._wait_until or 0.0):
+        if silent and now < (self._wait_until or 0.0):
             return []
         self._wait_until = None
         members = {member for copies in sets for member in copies.members} - self._lost
         found = [each for each in self._answers() if each.copy in members and not each.is_empty]
-        best = max(found, key=_end)
-        if self._row.is_open and self.own_id in members and self._own_answer().end == best.end:
+        best = max(found, key=_end, default=self._own_answer())
+        if self._row.is_open and self._own_answer().end == best.end:
             return self._complete(now)
         if self.is_leading:
             return [Restart(f"another writer has added records to stream {self._name!r}")]
@@ -505,7 +529,8 @@ class StreamWriter:
 
     def _complete(self, now: float) -> list[PartRequest]:
         """This log has everything that may be confirmed (rule 9)."""
-        self._older_sets = self._recorded_sets()
+        self._older_sets = self._sets()
+        self._needs_all = self._confirmed_life() == NO_LIFE
         if self.is_leading:
             return self.begin()
         del now
@@ -519,6 +544,13 @@ class StreamWriter:
         row = self._row
         self.state, self._source = "fetching", best
         same = common_end(row.starts, self._last, best.starts, best.last)
+        if row.is_open and same < row.confirmed:
+            text = (
+                f"this log has confirmed ticks up to {row.confirmed} of which the copies at other"
+                f" brokers lack those after {same}: more disks are lost than 'confirm' allows for"
+            )
+            self.state = "asking"
+            return [Note("error", text)]
         if row.is_open and 0 < self._last == same and best.first <= self._last + 1:
             what = f"ticks {self._last + 1} to {best.last}"
             self._rows_after = None
@@ -598,7 +630,7 @@ class StreamWriter:
 
     def begin(self) -> list[PartRequest]:
         """Begin the life: its start goes to disk, then its record is appended (rule 10)."""
-        start = LifeStart(self._last + 1, self.life, self._row.proposed or self._next_set())
+        start = LifeStart(self._last + 1, self.life, self._planned or self._next_set())
         earlier = [each for each in self._row.starts if each.tick <= self._last]
         starts = pruned([*earlier, start], self._row.first)
         self._row = replace(self._row, is_open=True, starts=starts)
@@ -732,7 +764,7 @@ class StreamWriter:
             return self._ask_due(now)
         if kept.tick > self._last:
             raise RemoteError(f"{source!r} acknowledges tick {kept.tick}, which does not exist")
-        peer.kept(now, kept.tick, 2 * self._options.ask_again_s)
+        peer.kept(now, kept.life, kept.tick, 2 * self._options.ask_again_s)
         return self._look(now)
 
     def own_synced(self, now: float, tick: int) -> list[PartRequest]:
@@ -747,17 +779,26 @@ class StreamWriter:
         if not self._life_tick or copies is None:
             return []
         tick = min(self._tick_at(copies, copies.confirm), self._own_synced)
-        if tick >= self._life_tick and all(map(self._knows_life, self._older_sets)):
-            self._older_sets = []
+        requests: list[PartRequest] = []
+        if tick >= self._life_tick and all(map(self._knows_life, (copies, *self._older_sets))):
             self.confirmed = max(self.confirmed, tick)
+            if self._row.confirmed < self._life_tick:
+                # From now on, older copy sets do not matter.
+                self._row = replace(self._row, confirmed=tick)
+                requests = self._put_row("confirmed")
+            self._older_sets, self._needs_all = [], False
             self.state = "leading"
         if _is_same_set(self._next_set(), copies):
-            return []
-        return self._ask_for(now, Life(self.life.number + 1, self._name))
+            return requests
+        return requests + self._ask_for(now, self._life(self.life.number + 1))
 
-    def _knows_life(self, older: CopySet) -> bool:
-        wanted = older.confirm - older.count(self._lost)
-        return self._tick_at(older, wanted) >= self._life_tick
+    def _knows_life(self, copies: CopySet) -> bool:
+        """Whether enough members have the first record of this life (rule 11)."""
+        if not self._older_sets and not self._needs_all:
+            return True
+        whole = self._whole(copies)
+        wanted = whole if self._needs_all else min(copies.confirm, whole)
+        return self._tick_at(copies, wanted) >= self._life_tick
 
     def _tick_at(self, copies: CopySet, count: int) -> int:
         """The tick that so many members have."""
@@ -806,6 +847,8 @@ class StreamWriter:
                 if peer.answer is not None:
                     requests += self._prepare(now, broker, peer)
             return requests
+        if purpose == "confirmed":
+            return []
         if purpose == "fetched":
             return self._fetch_next(now)
         if purpose == "all fetched":
@@ -840,6 +883,10 @@ class StreamWriter:
                 else:
                     requests.append(self._frame(now, broker, peer, []))
         return requests
+
+
+def _life_of(start: LifeStart) -> Life:
+    return start.life
 
 
 def _newest_life(starts: Sequence[LifeStart]) -> Life:

@@ -98,6 +98,8 @@ class EventsRefused(SessionEffect, frozen=True):
     #: The higher incarnation that superseded this one; 0 if that is not the reason.
     begun: int = 0
     code: str = ""
+    #: Events up to this sequence were sent over an earlier connection too.
+    sent_before: int = 0
 
 
 class SubscriptionAccepted(SessionEffect, frozen=True):

@@ -21,7 +21,12 @@ Rules for events
    application, and closes the incarnation. Their sequences are not used again: a copy of the
    refused event that is still in flight must not be taken for another event.
 5. The queue is bounded in events and bytes; `publish` raises an error beyond that.
-6. `give_up` discards the unconfirmed events, whose outcome remains unknown, and closes the
+6. A refusal with the code `FORGOTTEN` says that the broker no longer knows what it accepted of the
+   publisher. What was accepted over the present connection was confirmed on it before the refusal;
+   so the refused events that were sent over this connection only, or not at all, are in no log, and
+   the application may publish them in a new incarnation. The outcome of the others is unknown
+   (`EventsRefused.sent_before`).
+7. `give_up` discards the unconfirmed events, whose outcome remains unknown, and closes the
    incarnation. Their late confirmations are ignored. When to do that is the subject of
    `publisher_order`.
 
@@ -93,6 +98,8 @@ class SessionPublisher:
         self._sent = 0
         #: The same over all connections: the broker can confirm at most this sequence.
         self._sent_ever = 0
+        #: The same over all connections before this one.
+        self._sent_before = 0
         #: When `_sent` falls back to `_confirmed`; None while nothing is in flight.
         self._resend_at: float | None = None
         #: After a refusal, when sending resumes.
@@ -137,11 +144,11 @@ class SessionPublisher:
             )
         self._incarnation = incarnation
         self._closed = False
-        self._last = self._confirmed = self._sent = self._sent_ever = 0
+        self._last = self._confirmed = self._sent = self._sent_ever = self._sent_before = 0
         self._resend_at = self._pause_until = None
 
     def give_up(self) -> None:
-        """Discard the unconfirmed events and close the incarnation (rule 6)."""
+        """Discard the unconfirmed events and close the incarnation (rule 7)."""
         self._unconfirmed.clear()
         self._unconfirmed_bytes = 0
         self._confirmed = self._sent = self._last
@@ -191,6 +198,7 @@ class SessionPublisher:
 
     def disconnected(self) -> None:
         self._connected = False
+        self._sent_before = self._sent_ever
         self._rewind()
 
     def confirmed(self, now: float, frame: Confirmed) -> SessionEffects:
@@ -226,7 +234,7 @@ class SessionPublisher:
             self._refused_factor = min(2 * self._refused_factor, _BACKOFF_MAX)
         if self._sent == self._confirmed:
             self._resend_at = None
-        why = (frame.reason, final, frame.begun, frame.code)
+        why = (frame.reason, final, frame.begun, frame.code, self._sent_before)
         return [EventsRefused(self._incarnation, frame.sequence, *why)]
 
     def time_passed(self, now: float) -> SessionEffects:

@@ -6,6 +6,7 @@ _INTAKE = "anabranch.core.origin.publish_intake:PublishIntake"
 _ORIGIN = "anabranch.core.origin.origin:Origin"
 _LEDGER = "anabranch.core.origin.ledger:Ledger"
 _BROKER = "anabranch.core.broker:Broker"
+_PUBLISHERS = "anabranch.core.origin.publishers:Publishers"
 _BATCHES = "anabranch.core.origin.batches:SinkBatches"
 _INQUIRY = "anabranch.core.origin.rollback:RollbackInquiry"
 
@@ -157,6 +158,33 @@ MUTANTS: dict[str, Mutant] = {
         Edit(f"{_BROKER}._greeted", "if not origin.may_announce:", "if False:"),
         seed=126,
         anomaly="stuck",
+    ),
+    "forgets-without-floor": Mutant(
+        "a publisher is forgotten as if it had never been there",
+        Edit(f"{_PUBLISHERS}.look", "if floor > self._floor:", "if False:"),
+        seed=41,
+        anomaly="duplicate",
+        mesh_seed=104,
+    ),
+    "floor-not-on-disk": Mutant(
+        "a crash takes the floor of forgotten publishers",
+        Edit(
+            f"{_PUBLISHERS}.look",
+            "puts.append(Put(FLOOR_TABLE, FLOOR, _encoder.encode(floor)))",
+            "pass",
+        ),
+        seed=255,
+        anomaly="duplicate",
+    ),
+    "row-before-floor": Mutant(
+        "a publisher is forgotten on disk before the floor is there",
+        Edit(f"{_PUBLISHERS}.look", "return Looked(puts, gone)", "return Looked(puts[::-1], gone)"),
+        found_by="tests/unit/core/origin/test_publishers.py",
+    ),
+    "forgets-unreleased": Mutant(
+        "publishers are forgotten although the log has their events",
+        Edit(f"{_PUBLISHERS}._is_gone", "and publisher.tick < oldest", ""),
+        found_by="tests/unit/core/origin/test_publishers.py",
     ),
     "starts-unasked": Mutant(
         "an origin goes on with an old copy of its log",

@@ -40,6 +40,17 @@ MUTANTS: dict[str, Mutant] = {
         seed=6,
         anomaly="phantom",
     ),
+    "forgotten-in-doubt": Mutant(
+        "a publisher that was forgotten publishes again what may be in the log",
+        Edit(
+            "anabranch.core.session.publish:SessionPublisher.refused",
+            "frame.code, self._sent_before)",
+            "frame.code, 0)",
+        ),
+        seed=41,
+        anomaly="phantom",
+        mesh_seed=69,
+    ),
     "publisher-never-waits": Mutant(
         "a publisher goes on elsewhere without waiting for its unconfirmed events",
         Edit(

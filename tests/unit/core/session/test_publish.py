@@ -8,7 +8,7 @@ from anabranch.core.session.effects import (
     SessionOptions,
 )
 from anabranch.core.session.session import ClientSession
-from anabranch.model.client_frames import Confirmed, Publish, PublishRefused
+from anabranch.model.client_frames import FORGOTTEN, Confirmed, Publish, PublishRefused
 from anabranch.model.encoding import decode_event
 from anabranch.model.errors import EventError, LocalError, RemoteError
 from anabranch.model.event import Event, EventId
@@ -245,6 +245,25 @@ def test_a_final_refusal_closes_the_incarnation() -> None:
     assert session.frame(1.0, confirm(1)) == [EventsConfirmed(7, 1)]
     session.open_incarnation(8)
     assert session.publish(1.0, EVENT)[0] == [EventId("p", 8, 1)]
+
+
+def test_a_refusal_says_what_was_sent_over_an_earlier_connection_too() -> None:
+    session = publisher(SessionOptions(in_flight_max=3, resend_after_s=1.0))
+    session.publish(0.0, EVENT, EVENT)
+    # Sent twice over one connection: its answers are in order, so they tell.
+    session.time_passed(2.0)
+    forgotten = PublishRefused("p", 7, 1, "gone", is_final=True, begun=9, code=FORGOTTEN)
+    told = session.frame(2.0, forgotten)
+    assert told == [EventsRefused(7, 1, "gone", True, 9, FORGOTTEN, sent_before=0)]
+    session.open_incarnation(10)
+    session.publish(3.0, EVENT, EVENT)
+    session.disconnected(4.0)
+    session.publish(4.0, EVENT, EVENT)
+    session.connected(5.0)
+    again = PublishRefused("p", 10, 1, "gone", is_final=True, begun=11, code=FORGOTTEN)
+    (refused,) = session.frame(6.0, again)
+    assert isinstance(refused, EventsRefused)
+    assert refused.sent_before == 2
 
 
 # -- moving
