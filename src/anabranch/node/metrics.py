@@ -94,7 +94,7 @@ class NodeCounters:
         self.events_fetched = 0
         #: Subscribe and other requests refused.
         self.requests_refused = 0
-        #: Earlier lives of this process that ended because their stream was fetched from a copy.
+        #: Earlier lives of this process that ended because the core wanted a restart.
         self.restarts = 0
         self.connections_taken = 0
         self.connections_refused = 0

@@ -95,7 +95,7 @@ class Node:
         self, config: NodeConfig, load: Callable[[], None] | None = None, restarts: int = 0
     ) -> None:
         """`load` loads the kernels of the matching index; it may block for a while. `restarts`
-        counts the lives of this process that ended because they had fetched their stream."""
+        counts the lives of this process that ended because the core wanted a restart."""
         self.config = config
         self._compiler = KernelCompiler()
         self._load = load or self._compiler.load
@@ -443,10 +443,6 @@ class Node:
     def _is_serving(self) -> bool:
         """Whether the broker does all that it is for: relays have no clients to serve."""
         return self.broker.is_serving or not self.broker.is_edge
-
-    async def serving(self) -> None:
-        """Wait until the broker serves clients, if it has any, or has ended."""
-        await asyncio.wait({self._driver.serving, self._ended}, return_when="FIRST_COMPLETED")
 
     @property
     def connections(self) -> int:

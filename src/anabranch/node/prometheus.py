@@ -32,7 +32,7 @@ _COUNTERS = {
     "publishes_refused": "Publish refusals sent to publishers",
     "replays": "Requests for replay of past events",
     "requests_refused": "Subscribe and other requests refused",
-    "restarts": "Restarts after a stream was fetched from a copy",
+    "restarts": "Restarts of this process, for a stream that was fetched from a copy",
     "steps_too_long": "Event loop steps longer than a tenth of dead_after_s",
     "ticks_appended": "Ticks appended to the log: events and marks",
 }

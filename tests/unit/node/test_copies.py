@@ -81,11 +81,9 @@ def test_an_edge_without_its_keeper_waits_says_so_and_serves_when_it_comes(tmp_p
             why = await stranger.refusal()
             assert why.endswith("the broker is starting: it waits for copies of its stream at 'm'")
             await stranger.close()
-            serving = asyncio.create_task(z.serving())
             async with running(config("m", tmp_path, CHAIN, z, options=COPIES)) as m:
                 assert m.state == "ready"
-                await serving
-                assert z.status().state == "ready"
+                await until(lambda: z.status().state == "ready")
                 assert await page(z, "/health") == ("200", "ok\n")
 
     asyncio.run(story())
