@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,9 @@ import anabranch
 from anabranch.cli.main import app
 from anabranch.config.network_file import NetworkFile, loads
 from anabranch.devnet.network import LocalNetwork
-from tests.process_parts import BRISK, TEST_BOUND_S
+from tests.process_parts import BRISK, run, status, until_asked
+
+pytestmark = pytest.mark.slow
 
 PAIR = """
 [network]
@@ -50,7 +53,31 @@ def test_edges_that_keep_each_others_streams_start_together_and_again(tmp_path: 
                 assert broken.exit_code == 1, broken.output
                 assert "  stream a has 1 of 2 copies: b is down" in broken.stdout.splitlines()
 
-    asyncio.run(asyncio.wait_for(story(), TEST_BOUND_S))
+    run(story())
+
+
+def test_an_edge_whose_state_is_lost_serves_again_by_itself(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with LocalNetwork(pair(tmp_path), tmp_path / "state") as network:
+            address = network.addresses["a"]
+            async with await anabranch.connect(address, name="late", options=BRISK) as client:
+                await client.subscribe("n > 0", durable="all")
+            async with await anabranch.connect(address, name="till", options=BRISK) as client:
+                await client.publish({"n": 1})
+            await network.kill("a")
+            shutil.rmtree(network.state_directory("a"))
+            await network.revive("a")
+            async with await anabranch.connect(address, name="late", options=BRISK) as client:
+                subscription = await client.subscribe("n > 0", durable="all")
+                assert (await subscription.get())["n"] == 1
+            assert (await status(network, "a")).counters["restarts"] >= 1
+
+            async def is_whole() -> bool:
+                return (await asyncio.to_thread(show, network)).exit_code == 0
+
+            await until_asked(is_whole, "both streams have both copies again")
+
+    run(story())
 
 
 def test_an_edge_that_starts_alone_waits_and_clients_learn_why(tmp_path: Path) -> None:
@@ -73,4 +100,4 @@ def test_an_edge_that_starts_alone_waits_and_clients_learn_why(tmp_path: Path) -
             async with await anabranch.connect(address, name="till", options=BRISK) as client:
                 await client.publish({"n": 1})
 
-    asyncio.run(asyncio.wait_for(story(), TEST_BOUND_S))
+    run(story())

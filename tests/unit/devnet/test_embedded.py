@@ -59,6 +59,7 @@ def test_edges_with_copies_of_their_streams_serve_when_they_are_up(tmp_path: Pat
         assert "a" in kept
 
 
+@pytest.mark.slow
 def test_an_edge_whose_state_is_lost_fetches_its_stream_from_a_copy(tmp_path: Path) -> None:
     file = tmp_path / "network.toml"
     file.write_text("[network]\nname = 'trio'\n[tree]\nm = ['a', 'b']\n[replication]\ncopies = 2\n")

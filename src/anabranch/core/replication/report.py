@@ -209,7 +209,7 @@ def _own_copy(writer: StreamWriter, starts: Sequence[LifeStart]) -> CopyReport:
     known = starts[-1].copies.of(writer.own_id.broker) if starts else None
     is_here = known == writer.own_id and writer._row.is_open
     state: CopyState = "member" if is_here else "learner"
-    if known is not None and not is_here and writer.state != "fetching":
+    if known is not None and not writer._row.is_open and writer.state != "fetching":
         state = "lost"
     return CopyReport(
         broker=writer.own_id.broker,

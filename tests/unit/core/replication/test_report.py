@@ -8,6 +8,7 @@ from anabranch.core.broker import BrokerConfig
 from anabranch.core.contract import ClientConnected, CutClient, Recovered
 from anabranch.core.options import Options
 from anabranch.core.part_requests import RequestSync
+from anabranch.core.replication.keeper import CopyRow, row_put
 from anabranch.core.replication.replication import Replication
 from anabranch.core.replication.report import (
     CopyReport,
@@ -161,6 +162,15 @@ def test_a_stream_that_is_fetched_reports_its_progress() -> None:
     assert (found.fetching.source, found.fetching.done, found.fetching.total) == ("m", 0, 100)
     assert found.waits_for == "it fetches its stream from the copy at 'm' (0 of 100 ticks)"
     assert found.is_below
+
+
+def test_a_copy_that_was_fetched_counts_from_the_next_life() -> None:
+    options = Options(copies=3, confirm=2)
+    row = row_put("a", CopyRow(9, starts=(FIRST,), is_open=True))
+    assert row.value is not None
+    recovered = Recovered({row.table: {row.key: row.value}}, records=[b""] * 100)
+    writer = Replication("a", NETWORK, options, recovered, 7)
+    assert states(own_of(writer)) == {"a": "learner", "m": "silent", "b": "silent"}
 
 
 @pytest.mark.parametrize("is_promised", [False, True])
