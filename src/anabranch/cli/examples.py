@@ -24,6 +24,7 @@ EXAMPLES = {
     "network certificates": "network.toml --days 30",
     "pattern drop": "127.0.0.1:4100 rise",
     "pattern list": "--network trial/network.toml",
+    "replication show": "--network trial/network.toml",
     "log ls": "trial/state/e1",
     "log cat": "trial/state/e1 --since 10m --where \"symbol = 'IBM'\"",
     "log verify": "trial/state/e1",

@@ -68,6 +68,7 @@ from anabranch.core.part_requests import (
 from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.replication.keeper import Keeper
 from anabranch.core.replication.replication import Replication
+from anabranch.core.replication.report import waits_for
 from anabranch.core.replication.writer import StreamWriter
 from anabranch.core.routing.contract import (
     Arrival,
@@ -222,6 +223,17 @@ class Broker:
     def join_points(self) -> JoinPoints | None:
         """The part that detects patterns; None if this broker takes no clients."""
         return None if self._services is None else self._services.join_points
+
+    @property
+    def refusal(self) -> str:
+        """Why this broker refuses clients; "" if it serves them."""
+        if not self.is_edge:
+            return "this broker takes no clients"
+        if self.is_serving:
+            return ""
+        writer = self.replication.writer
+        reason = waits_for(writer) if self.is_ready and writer is not None else ""
+        return f"the broker is starting: {reason}" if reason else "the broker is starting"
 
     # -- interface ------------------------------------------------------------------------------
 
@@ -489,8 +501,7 @@ class Broker:
         if self._services is not None and self.is_serving:
             return self._services.client_event(now, stimulus)
         if isinstance(stimulus, contract.ClientConnected):
-            why = "the broker is starting" if self.is_edge else "this broker takes no clients"
-            self._submit(None, [contract.CutClient(stimulus.session, why)])
+            self._submit(None, [contract.CutClient(stimulus.session, self.refusal)])
         return isinstance(
             stimulus, contract.ClientConnected | contract.ClientDisconnected | contract.ClientFull
         )

@@ -83,6 +83,8 @@ class CoreDriver:
         self._loop = asyncio.get_running_loop()
         #: Done when the start of the life is on disk.
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        #: Done when the broker serves clients, if it has any.
+        self.serving: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         #: Whether the sockets are read before a late timer counts (rule 4).
@@ -199,12 +201,18 @@ class CoreDriver:
     def _settle(self) -> None:
         """At the end of a loop iteration: set the timer for the core's next deadline."""
         self._is_settling = False
-        if not self.ready.done() and self._broker.is_ready:
-            self.ready.set_result(None)
+        if not self.serving.done():
+            self._note_start(self._broker)
         self.turns.give()
         deadline = self._broker.next_deadline()
         if deadline is not None and deadline < self._timer_at - _TIMER_SLACK_S:
             self._set_timer(deadline)
+
+    def _note_start(self, broker: Broker) -> None:
+        if broker.is_ready and not self.ready.done():
+            self.ready.set_result(None)
+        if broker.is_ready and (broker.is_serving or not broker.is_edge):
+            self.serving.set_result(None)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:

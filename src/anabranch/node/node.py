@@ -53,7 +53,16 @@ from anabranch.node.observe_port import ObservePort, Page
 from anabranch.node.prometheus import CONTENT_TYPE, exposition
 from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
-from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
+from anabranch.node.status import (
+    WAITING,
+    State,
+    Status,
+    counted,
+    kept_bytes,
+    link_status,
+    memory_status,
+    resident_bytes,
+)
 from anabranch.node.store_bridge import DiskSpace, StoreBridge
 from anabranch.store.files import disk_bytes, free_bytes
 from anabranch.store.store import Store
@@ -82,13 +91,17 @@ def _close_all(sockets: dict[Port, socket.socket]) -> None:
 class Node:
     """One broker. See the rules at the top of this module."""
 
-    def __init__(self, config: NodeConfig, load: Callable[[], None] | None = None) -> None:
-        """`load` loads the kernels of the matching index; it may block for a while."""
+    def __init__(
+        self, config: NodeConfig, load: Callable[[], None] | None = None, restarts: int = 0
+    ) -> None:
+        """`load` loads the kernels of the matching index; it may block for a while. `restarts`
+        counts the lives of this process that ended because the core wanted a restart."""
         self.config = config
         self._compiler = KernelCompiler()
         self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
         self.counters = NodeCounters()
+        self.counters.restarts = restarts
         self.addresses = Addresses()
         #: Why the node ended, unless it was stopped in order.
         self.failure = ""
@@ -134,9 +147,15 @@ class Node:
             self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
+        if not self._is_serving:
+            self.log.info("waiting for copies of the stream before clients are served")
+            self._driver.serving.add_done_callback(self._note_serving)
         if config.routing == "mesh":
             self._meter.start()
         self.warm_up.watch(self._needs_index)
+
+    def _note_serving(self, _done: "asyncio.Future[None]") -> None:
+        self.log.info("enough copies of the stream have answered: serving clients")
 
     def _needs_index(self) -> bool:
         return knows_subscriptions(self.broker)
@@ -220,8 +239,13 @@ class Node:
             preparation=preparation,
             steps=steps,
             turns=turns,
+            why_not=self._why_not,
         )
         self._refusals = Throttle(self.log)
+
+    def _why_not(self) -> str:
+        """Why clients are refused."""
+        return self.broker.refusal
 
     def _own_stream(self) -> OwnStream:
         config = self.config
@@ -407,11 +431,18 @@ class Node:
     # -- monitoring -----------------------------------------------------------------------------
 
     @property
-    def state(self) -> Literal["starting", "ready", "stopping"]:
+    def state(self) -> State:
         """The state that `/health` reports."""
         if self._driver.is_over or self.sessions.closed_because:
             return "stopping"
-        return "ready" if self.broker.is_ready else "starting"
+        if not self.broker.is_ready:
+            return "starting"
+        return "ready" if self._is_serving else WAITING
+
+    @property
+    def _is_serving(self) -> bool:
+        """Whether the broker does all that it is for: relays have no clients to serve."""
+        return self.broker.is_serving or not self.broker.is_edge
 
     @property
     def connections(self) -> int:
@@ -463,6 +494,8 @@ class Node:
             mesh=found.mesh,
             placing=found.placing,
             order=found.order,
+            replication=found.replication,
+            kept_bytes=kept_bytes(self.store, found.replication),
         )
 
     def _health(self) -> Page:

@@ -62,9 +62,10 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
     following: NodeConfig | None = config
     before: NodeConfig | None = None
     failure = ""
+    restarts = 0
     while following is not None and not failure:
         began_at = time.monotonic()
-        node = Node(_within_files(following))
+        node = Node(_within_files(following), restarts=restarts)
         try:
             await node.start()
         except LocalError as error:
@@ -84,6 +85,7 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
         if following is None and node.wants_restart and not failure:
             pause_s = began_at + RESTART_S - time.monotonic()
             following = None if await _ends_within(pause_s, requests) else node.config
+            restarts += 1
     collector.stop()
     return failure
 

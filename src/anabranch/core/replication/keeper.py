@@ -144,6 +144,7 @@ class KeptCopy:
         "asked",
         "confirmed",
         "examining",
+        "is_full",
         "is_row_pending",
         "last",
         "pending",
@@ -162,6 +163,8 @@ class KeptCopy:
         self.last = self.synced = last
         #: Invariant: never above what a writer told.
         self.confirmed = min(row.confirmed, last)
+        #: Whether the disk had no space for the records after `last`.
+        self.is_full = False
         #: Whether the row is on its way to the disk.
         self.is_row_pending = False
         #: The question to answer when it is there,
@@ -592,7 +595,9 @@ class Keeper:
             copy = self._copies.get(stream)
             if copy is None:
                 continue
-            copy.synced = max(copy.synced, min(last, copy.last))
+            if copy.synced < min(last, copy.last):
+                copy.synced = min(last, copy.last)
+                copy.is_full = False
             if copy.is_row_pending and stream not in self._next_sync:
                 copy.is_row_pending = False
                 requests += self._continue(copy)
@@ -621,6 +626,7 @@ class Keeper:
         copy = self._copies.get(full.stream)
         if copy is None or full.last_tick >= copy.last:
             return []
+        copy.is_full = True
         copy.last = full.last_tick
         copy.synced = min(copy.synced, copy.last)
         copy.unapplied = {tick: rows for tick, rows in copy.unapplied.items() if tick <= copy.last}

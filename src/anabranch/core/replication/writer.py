@@ -102,6 +102,7 @@ class Peer:
         "copy",
         "factor",
         "in_flight",
+        "is_silent",
         "next",
         "reading",
         "tell_at",
@@ -121,6 +122,8 @@ class Peer:
         self.in_flight: deque[tuple[int, int]] = deque()
         #: The request number of the read in progress; 0 if there is none.
         self.reading = 0
+        #: Whether it was asked, or is to be asked, and has not answered since.
+        self.is_silent = True
         #: When to ask it again; None: it owes nothing. And the back-off of that.
         self.again_at: float | None = 0.0
         self.factor = 1
@@ -144,6 +147,7 @@ class Peer:
         self.again_at = 0.0
 
     def asked(self, now: float, again_s: float) -> None:
+        self.is_silent = True
         self.again_at = now + again_s * self.factor
         self.factor = min(2 * self.factor, _BACKOFF_MAX)
 
@@ -160,6 +164,7 @@ class Peer:
             self.copy, self.acked, self.told = answer.copy, 0, 0
             self.acked_in = NO_LIFE
         self.answer = answer
+        self.is_silent = False
         self.again_at = None
         self.in_flight.clear()
         self.reading = 0
@@ -284,6 +289,11 @@ class StreamWriter:
         self._rows_after: str | None = None
         self._fetch_at: float | None = None
         self._fetch_tries = 0
+        #: The first tick to fetch; 0 if nothing is fetched.
+        self._fetch_first = 0
+        #: What this process did so far: lives that it began, ticks that it fetched.
+        self.lives_begun = 0
+        self.ticks_fetched = 0
         self._request = FIRST_REQUEST
         self._ticket = 0
         #: The ticket of the newest promise or start.
@@ -559,6 +569,7 @@ class StreamWriter:
                 row, number=number, is_open=False, first=best.first, starts=starts, confirmed=0
             )
             requests += [DropCopy(""), OpenCopy("", best.first), *self._put_row("fetched")]
+        self._fetch_first = self._last + 1
         text = (
             f"fetching {what} from the copy at {best.copy.broker!r}, because this disk lacks them"
         )
@@ -600,6 +611,7 @@ class StreamWriter:
         requests: list[PartRequest] = []
         for record in records:
             self._last += 1
+            self.ticks_fetched += 1
             requests.append(Append(self._last, record))
             requests += [Put(*row) for row in rows_in(record)]
         requests.append(self._sync("all fetched" if self._last == best.last else "fetched"))
@@ -829,6 +841,7 @@ class StreamWriter:
         if purpose == "start":
             starts = self._row.starts
             self._life_tick = starts[-1].tick
+            self.lives_begun += 1
             requests: list[PartRequest] = [AppendLife(self.life, starts[-1].copies)]
             for broker, peer in self._peers.items():
                 if peer.answer is not None:
