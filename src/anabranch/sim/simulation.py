@@ -268,7 +268,9 @@ class Simulation:
         now = self.world.now
         if isinstance(what, int):
             self._deleted[stream] = what
-            self.history.append(told.Forgotten(stream, what, "deleted", now))
+            # A log that is lost is fetched from a copy, which may not have deleted as much.
+            if not self.disk_losses.count:
+                self.history.append(told.Forgotten(stream, what, "deleted", now))
             return
         options = self.plan.options
         ticks = self._head(stream) - self._deleted.get(stream, 0)

@@ -125,6 +125,8 @@ def draw(
         options = _draw_held_back(Random(seed ^ _HOLDING), options)
     wandering, options = _draw_order(Random(seed ^ _ORDERING), options)
     absences, options = _draw_forgetting(Random(seed ^ _FORGETTING), options)
+    if copies and absences.rate:
+        options = _roomy(options)
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -158,7 +160,7 @@ def _draw_copies(
     """Copies of streams, where there are brokers for them, and disks that are lost."""
     copies, confirm = copying.choice(((2, 2), (3, 2), (3, 2), (3, 3), (2, 1), (4, 2)))
     # A network that becomes another one may have two brokers left.
-    copies = min(copies, 2 if faults.reconfigure else brokers)
+    copies = min(copies, brokers, 2 if faults.reconfigure else copies)
     confirm = min(copies, confirm)
     lose_disk = copying.choice((0.0, 0.2, 0.5))
     if confirm == 1 or faults.clock_jump:
@@ -391,6 +393,13 @@ def _draw_forgetting(forgetting: Random, options: Options) -> tuple[Absences, Op
 
 #: A log with fewer ticks may be full.
 _SMALL_LOG = 1_000
+_ROOMY_LOG = 1_000_000
+
+
+def _roomy(options: Options) -> Options:
+    """A log that is not full of rows: a publisher that is soon forgotten is soon noted again, and
+    where streams have copies each note is a tick."""
+    return msgspec.structs.replace(options, log_ticks_max=max(options.log_ticks_max, _ROOMY_LOG))
 
 
 def _draw_retention(more: Random, options: Options) -> Options:

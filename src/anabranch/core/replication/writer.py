@@ -198,6 +198,10 @@ class Peer:
         if not self.in_flight:
             self.again_at = None
 
+    def expect(self, at: float) -> None:
+        """It owes an answer, and is asked again at this time."""
+        self.again_at = at
+
     def tell_later(self, at: float) -> None:
         self.tell_at = at
 
@@ -696,8 +700,12 @@ class StreamWriter:
         same = common_end(self._row.starts, self._last, answer.starts, answer.last)
         is_far = answer.is_empty or same + 1 < max(oldest, answer.first)
         peer.continue_at(oldest if is_far else max(same + 1, oldest))
-        # Without new records, the frame asks up to where those of the copy are the stream's.
-        return self._send(now, broker, peer) or [self._frame(now, broker, peer, [])]
+        requests = self._send(now, broker, peer)
+        if not requests:
+            # Without new records, the frame asks up to where those of the copy are the stream's.
+            requests = [self._frame(now, broker, peer, [])]
+            peer.expect(now + self._options.ask_again_s)
+        return requests
 
     def _send(self, now: float, broker: str, peer: Peer) -> list[PartRequest]:
         requests: list[PartRequest] = []
