@@ -17,7 +17,8 @@ Rules
    the same time.
 3. Brokers stop cleanly at the end of the `with` block. If the process is killed, confirmed events
    are on disk, as with any broker.
-4. `failures` reports brokers that have failed; the others continue.
+4. `failures` reports brokers that have failed; the others continue. A broker that restarts itself
+   keeps its addresses.
 5. Nothing is printed. Log records go to the logger `anabranch.node`, for programs that configure
    logging.
 
@@ -30,6 +31,8 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
+import msgspec
+
 from anabranch.client.blocking import BlockingClient, connect_blocking
 from anabranch.client.client import Connecting, connect
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
@@ -37,7 +40,7 @@ from anabranch.config.network_file import NetworkFile
 from anabranch.config.secrets import Secret
 from anabranch.devnet.sample_data import network_from
 from anabranch.model.errors import LocalError
-from anabranch.node.node import Node
+from anabranch.node.node import RESTART_S, Node
 from anabranch.node.settings import Address, NodeConfig
 
 _ANY_PORT = Address("127.0.0.1", 0)
@@ -136,7 +139,10 @@ class Embedded:
         try:
             await self._start_nodes()
             self._is_up.set()
+            keepers = [asyncio.ensure_future(self._keep(name)) for name in self._nodes]
             await self._stopping.wait()
+            for keeper in keepers:
+                keeper.cancel()
         except (LocalError, OSError) as error:
             self._problem = error
         finally:
@@ -154,6 +160,26 @@ class Embedded:
                 self._origins[name] = node.addresses.clients
             if node.addresses.links is not None:
                 links[name] = node.addresses.links
+
+    async def _keep(self, name: str) -> None:
+        """Begin the next life of a broker that wants it, at the same addresses."""
+        node = self._nodes[name]
+        await node.stopped()
+        while node.wants_restart and not node.failure:
+            await asyncio.sleep(RESTART_S)
+            addresses = node.addresses
+            node = Node(
+                msgspec.structs.replace(
+                    node.config, clients=addresses.clients, links=addresses.links
+                )
+            )
+            try:
+                await node.start()
+            except LocalError as error:
+                node.log.error("cannot restart: %s", error)
+                return
+            self._nodes[name] = node
+            await node.stopped()
 
     def _config(self, name: str, links: dict[str, Address]) -> NodeConfig:
         file, network = self._file, self._file.network
