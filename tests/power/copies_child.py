@@ -2,10 +2,11 @@
 
     python -m tests.power.copies_child STATE SEED ROUNDS
 
-It opens, drops, appends to, and deletes from the log and copies of three streams, and puts a
-counter into the catalog, as chance decides. Sometimes there is no space for copies. Over a
-connection to itself, which the recorder listens to, it sends every `Step` before it takes it, and
-what the store reports. So steps, reports and calls to the disk are in one row.
+It opens, cuts, drops, appends to, and deletes from copies of three streams, appends to the own log
+and begins it anew, and puts a counter into the catalog, as chance decides. Sometimes there is no
+space for copies. Over a connection to itself, which the recorder listens to, it sends every `Step`
+before it takes it, and what the store reports. So steps, reports and calls to the disk are in one
+row.
 """
 
 import queue
@@ -37,13 +38,14 @@ OPTIONS = StoreOptions(
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that is asked of the store, or reported by it."""
 
-    #: open, drop, append, put, forget; synced, refused.
+    #: open, cut, drop, append, put, forget, reset; synced, refused.
     what: str
     stream: str = ""
     #: The first tick of a copy; the first of the appended ticks; the last one of others; a counter.
     tick: int = 0
     count: int = 0
-    #: Distinguishes copies of the same stream.
+    #: Distinguishes copies of the same stream, and what was appended before and after a cut. Of a
+    #: refusal: what the copy was opened with, or had at the end when the life began.
     copy: int = 0
     #: Steps before this one are synced.
     steps: int = 0
@@ -125,8 +127,13 @@ class Work:
         )
         recovered = self._store.recovered
         self._own = recovered.last_tick
+        self._own_copy = 0
+        if recovered.records:
+            self._own_copy = copy_of(recovered.records[-1])
         #: Stream → number, next tick.
         self._copies: dict[str, tuple[int, int]] = {}
+        #: Stream → the oldest tick that was not deleted.
+        self._firsts = {stream: copy.first_tick for stream, copy in recovered.copies.items()}
         #: The store's number of a copy → ours.
         self._numbers: dict[int, int] = {}
         self._next_copy = draw.getrandbits(30)
@@ -160,8 +167,12 @@ class Work:
         draw = self._draw
         stream = draw.choice(STREAMS)
         choice = draw.random()
+        if draw.random() < 0.15:
+            self._reset()
         if stream not in self._copies:
             self._open(stream)
+        elif draw.random() < 0.2:
+            self._cut(stream)
         elif choice < 0.16:
             self._say(Step("drop", stream))
             self._store.drop_copy(stream)
@@ -176,9 +187,9 @@ class Work:
                     self._append(each, draw.choice((1, 1, 2, 6)))
         if draw.random() < 0.5:
             count = draw.choice((1, 2, 5))
-            self._say(Step("append", "", self._own + 1, count))
+            self._say(Step("append", "", self._own + 1, count, self._own_copy))
             for tick in range(self._own + 1, self._own + count + 1):
-                self._store.append(tick, body("", 0, tick))
+                self._store.append(tick, body("", self._own_copy, tick))
             self._own += count
         if draw.random() < 0.6:
             self._put += 1
@@ -192,6 +203,25 @@ class Work:
         self._say(Step("open", stream, first, copy=self._next_copy))
         self._numbers[self._store.open_copy(stream, first)] = self._next_copy
         self._copies[stream] = (self._next_copy, first)
+        self._firsts[stream] = first
+
+    def _cut(self, stream: str) -> None:
+        if self._draw.random() < 0.5:
+            self.sync(wait=True)
+        _, tick = self._copies[stream]
+        last = max(tick - self._draw.choice((1, 2, 4, 8, 40)), self._firsts[stream] - 1)
+        self._next_copy += 1
+        self._say(Step("cut", stream, last, copy=self._next_copy))
+        self._store.cut_copy(stream, last)
+        self._copies[stream] = (self._next_copy, last + 1)
+        self.sync(wait=True)
+
+    def _reset(self) -> None:
+        self._next_copy += 1
+        first = self._draw.randint(1, 2 * self._own + 2)
+        self._say(Step("reset", "", first, copy=self._next_copy))
+        self._store.reset(first)
+        self._own, self._own_copy = first - 1, self._next_copy
 
     def _append(self, stream: str, count: int) -> None:
         copy, tick = self._copies[stream]
@@ -206,6 +236,7 @@ class Work:
         through = tick - self._draw.randint(1, 8)
         self._say(Step("forget", stream, through, copy=copy))
         self._store.forget(through, stream)
+        self._firsts[stream] = max(self._firsts[stream], through + 1)
 
     def sync(self, *, wait: bool) -> None:
         self._number += 1

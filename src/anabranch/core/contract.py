@@ -50,8 +50,7 @@ Rules
       `Recovered.copies` but in `Recovered.lost_copies`, at every start, until it is dropped or
       opened again.
    e. Rows of the table `copy_rows` whose keys begin with a stream and `SEPARATOR` belong to the
-      copy of that stream. `DropCopy` deletes those that were put before it, as does `OpenCopy`
-      that replaces a lost copy.
+      copy of that stream. `DropCopy` and `OpenCopy` delete those that were put before.
    f. `DropCopy("")` and `OpenCopy("", first_tick)`, one directly after the other, replace the own
       log by a new one without records. In the sequence of rule b they are one member: a crash
       leaves the old log or the new one. Rows stay.

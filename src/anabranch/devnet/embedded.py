@@ -43,8 +43,7 @@ from anabranch.config.network_file import NetworkFile
 from anabranch.config.secrets import Secret
 from anabranch.devnet.sample_data import network_from
 from anabranch.model.errors import LocalError
-from anabranch.node.node import Node
-from anabranch.node.process import RESTART_S
+from anabranch.node.node import RESTART_S, Node
 from anabranch.node.settings import Address, NodeConfig
 
 _ANY_PORT = Address("127.0.0.1", 0)

@@ -70,6 +70,8 @@ from anabranch.wire.greeting import EventLimits, Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
+#: The shortest time from the beginning of a life to the next one, if the core wants that.
+RESTART_S = 1.0
 #: Longest step, as a fraction of the time after which a silent neighbour counts as dead.
 STEP_PART = 0.1
 _json = msgspec.json.Encoder()

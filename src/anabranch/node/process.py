@@ -33,15 +33,13 @@ import msgspec
 from anabranch.config.network_file import NetworkFile
 from anabranch.model.errors import LocalError
 from anabranch.node.memory_tuning import Collector, return_large_blocks
-from anabranch.node.node import Node
+from anabranch.node.node import RESTART_S, Node
 from anabranch.node.reload import Step, next_step
 from anabranch.node.settings import NodeConfig
 
 #: Files other than connections: log segments, catalog, listeners, libraries.
 _OTHER_FILES = 128
 _EXIT_AT_ONCE = 143
-#: The shortest time from the beginning of a life to the next one, if the core wants that.
-RESTART_S = 1.0
 
 Ready = Callable[[Node], None]
 #: Reads the network file.
@@ -103,7 +101,10 @@ async def _live(node: Node, requests: "asyncio.Queue[Request]", read: Read) -> N
         step = _step(node, request.result(), read)
         if step == "end":
             node.wants_restart = False
-        if step == "depart":
+        if step == "depart" and ended.done():
+            # It is for the next life.
+            requests.put_nowait("depart")
+        elif step == "depart":
             node.depart()
         elif step != "nothing":
             following = None if isinstance(step, str) else step
