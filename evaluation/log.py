@@ -33,7 +33,7 @@ from rich.table import Table
 
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.measurement import (
@@ -193,6 +193,9 @@ class _Word:
     def synced(self, number: int) -> None:  # noqa: ARG002 - there is only one at a time
         """Everything is on disk."""
         self._said.put(None)
+
+    def rows_read(self, read: RowsRead) -> None:
+        """Nothing is read here."""
 
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""

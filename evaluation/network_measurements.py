@@ -76,7 +76,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.core.origin.log_tail import EventRecord, encode_record
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.encoding import encode_event
@@ -628,6 +628,9 @@ class _Word:
     def synced(self, number: int) -> None:  # noqa: ARG002 - there is only one at a time
         """Everything is on disk."""
         self._said.release()
+
+    def rows_read(self, read: RowsRead) -> None:
+        """Nothing is read here."""
 
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
