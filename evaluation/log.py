@@ -33,7 +33,7 @@ from rich.table import Table
 
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.measurement import (
@@ -195,6 +195,9 @@ class _Word:
         self._said.put(None)
 
     def log_read(self, read: LogRead) -> None:
+        """Nobody asks."""
+
+    def rows_read(self, read: RowsRead) -> None:
         """Nobody asks."""
 
     def log_full(self, full: bool) -> None:

@@ -76,7 +76,7 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.core.origin.log_tail import EventRecord, encode_record
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.encoding import encode_event
@@ -630,6 +630,9 @@ class _Word:
         self._said.release()
 
     def log_read(self, read: LogRead) -> None:
+        """Nobody asks."""
+
+    def rows_read(self, read: RowsRead) -> None:
         """Nobody asks."""
 
     def log_full(self, full: bool) -> None:
