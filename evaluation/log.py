@@ -200,6 +200,9 @@ class _Word:
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Nobody asks."""
+
     def log_full(self, full: bool) -> None:
         """A full disk is waited for."""
 
