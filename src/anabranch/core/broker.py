@@ -315,10 +315,13 @@ class Broker:
         origin = services.origin
         if writer.state == "complete":
             if origin.inquiry is None:
-                self._submit(origin, origin.start_inquiry(now, self._inquiry(origin)))
+                inquiry = self._inquiry(origin)
+                self._submit(origin, origin.start_inquiry(now, inquiry))
                 for peer, hello in self._early_hellos.items():
                     self._submit(origin, origin.greeted(now, peer, hello))
                 self._early_hellos.clear()
+                if writer.knows_confirmed:
+                    inquiry.copies_agree(now)
             assert origin.inquiry is not None
             if origin.inquiry.is_open:
                 self._submit(writer, writer.begin())
@@ -340,7 +343,8 @@ class Broker:
 
     def _carry(self, now: float, target: str, content: AnyCarried) -> None:
         """Carry a message to another broker. Records for a neighbour do not need a route."""
-        if isinstance(content, ForReplication) and self._links.is_greeted(target):
+        if isinstance(content, ForReplication) and self._links.is_neighbour(target):
+            # If the link is down it is dropped, and repeated when the neighbour is back.
             carry = Carry(self.config.name, target, 0, content)
             self._submit(None, [contract.Send(target, carry)])
         else:

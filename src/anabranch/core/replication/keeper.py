@@ -11,8 +11,8 @@ Rules
 1. Order of writes. The row of a copy names the lives of its records. A row that adds a life, and
    the cut before it, are on disk before the first record of that life is appended: so the lives in
    the row are true after every crash.
-2. One frame at a time. While such a row is on its way to the disk, the frame that caused it waits,
-   and further ones are dropped; the writer repeats them.
+2. Frames wait. While such a row is on its way to the disk, the frame that caused it waits, and so
+   do the next ones, up to `PENDING_MAX`; the writer repeats what is dropped.
 3. Rows. Catalog rows that the stream carries (`RowsRecord`) are put into the table `copy_rows` once
    they are confirmed. Records are deleted only after that. After a restart, the records after the
    newest applied one are read again for their rows.
@@ -81,6 +81,8 @@ FETCH_BYTES_MAX = 1 << 20
 _EXAMINE_TICKS = 4_096
 #: The tag of a `RowsRecord`, the second byte of its encoding.
 _ROWS_TAG = 5
+#: Frames that wait for a row of their copy: more than a writer sends ahead.
+PENDING_MAX = 16
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -170,7 +172,7 @@ class KeptCopy:
         #: The question to answer when it is there,
         self.asked: tuple[str, AskLife] | None = None
         #: and the records that wait for it, with their sender.
-        self.pending: tuple[str, KeepTicks] | None = None
+        self.pending: list[tuple[str, KeepTicks]] = []
         #: Tick → rows that are not confirmed yet.
         self.unapplied: dict[int, list[Row]] = {}
         #: The next tick whose record is examined for rows after a restart; 0 if all were.
@@ -293,7 +295,7 @@ class Keeper:
         copy.asked = (source, ask)
         if ask.life == row.promised:
             return []
-        copy.pending = None
+        copy.pending = []
         copy.verified = 0
         changed = msgspec.structs.replace(row, promised=ask.life, promised_before=row.promised)
         return self._put(copy, changed)
@@ -324,7 +326,11 @@ class Keeper:
         row = copy.row
         if frame.life < row.promised:
             return [self._answer(copy, source, AskLife(copy.stream, frame.life))]
-        if frame.life > row.promised or copy.is_row_pending:
+        if frame.life > row.promised:
+            return []
+        if copy.is_row_pending:
+            if len(copy.pending) < PENDING_MAX:
+                copy.pending.append((source, frame))
             return []
         _check_frame(frame)
         copy.told = source
@@ -361,7 +367,7 @@ class Keeper:
         row = copy.row
         copy.last = copy.synced = copy.confirmed = frame.first - 1
         copy.unapplied, copy.examining = {}, 0
-        copy.pending = (source, frame)
+        copy.pending.insert(0, (source, frame))
         end = frame.first + len(frame.records) - 1
         changed = msgspec.structs.replace(
             row,
@@ -396,7 +402,7 @@ class Keeper:
                 copy.examining = 0
         starts = [start for start in copy.row.starts if start.tick <= kept]
         starts += [start for start in frame.starts if kept < start.tick <= end]
-        copy.pending = (source, frame)
+        copy.pending.insert(0, (source, frame))
         changed = msgspec.structs.replace(copy.row, starts=pruned(starts, copy.row.first))
         return requests + self._put(copy, changed)
 
@@ -615,9 +621,8 @@ class Keeper:
             source, ask = copy.asked
             copy.asked = None
             requests.append(self._answer(copy, source, ask))
-        if copy.pending is not None:
-            source, frame = copy.pending
-            copy.pending = None
+        while copy.pending and not copy.is_row_pending:
+            source, frame = copy.pending.pop(0)
             requests += self._keep(copy, source, frame)
         return requests
 

@@ -16,8 +16,9 @@ from typing import Literal
 import msgspec
 
 from anabranch.core.replication.keeper import KeptCopy
+from anabranch.core.replication.peers import Peer
 from anabranch.core.replication.replication import Replication
-from anabranch.core.replication.writer import Peer, State, StreamWriter
+from anabranch.core.replication.writer import State, StreamWriter
 from anabranch.model.replication import CopyId, CopySet, LifeStart
 
 #: Kept copies that are reported one by one.

@@ -178,6 +178,11 @@ class StreamWriter:
         return self._life_tick > 0 and not self._older_sets and self.confirmed >= self._life_tick
 
     @property
+    def knows_confirmed(self) -> bool:
+        """Whether a copy knows of a confirmed tick: the stream is not being founded."""
+        return self._confirmed_life() != NO_LIFE
+
+    @property
     def last(self) -> int:
         """The newest tick of the own log, synced or not."""
         return self._last
@@ -332,7 +337,9 @@ class StreamWriter:
         return list(dict.fromkeys(start.copies for start in starts if start.life >= confirmed))
 
     def _own_sets(self) -> list[CopySet]:
-        return [start.copies for start in self._row.starts]
+        row = self._row
+        confirmed = life_at(row.starts, row.confirmed)
+        return [start.copies for start in row.starts if start.life >= confirmed]
 
     def _whole(self, copies: CopySet) -> int:
         """How many members are not lost."""
@@ -643,8 +650,22 @@ class StreamWriter:
             self._older_sets, self._needs_all = [], False
             self.state = "leading"
         if _is_same_set(self._next_set(), copies):
-            return requests
+            return requests + self._forget_unwanted(copies)
         return requests + self._ask_for(now, self._life(self.life.number + 1))
+
+    def _forget_unwanted(self, copies: CopySet) -> list[PartRequest]:
+        """Delete the copies of brokers that neither have nor should have one that counts."""
+        if not self.is_settled:
+            return []
+        wanted = {*self._keepers, *(member.broker for member in copies.members)}
+        requests: list[PartRequest] = []
+        for broker, peer in list(self._peers.items()):
+            if broker not in wanted and peer.answer is not None:
+                requests.append(
+                    CarryTo(broker, ForgetCopy(self._name, self.life, peer.answer.copy))
+                )
+                del self._peers[broker]
+        return requests
 
     def _knows_life(self, copies: CopySet) -> bool:
         """Whether enough members have the first record of this life (rule 11)."""
@@ -670,8 +691,11 @@ class StreamWriter:
 
     def carried(self, now: float, source: str, content: ForWriter) -> list[PartRequest]:
         """Process a message of a copy; `RemoteError` if it is invalid."""
-        if content.stream != self._name or source not in self._peers:
+        if content.stream != self._name:
             raise RemoteError(f"{source!r} has no copy of stream {content.stream!r}")
+        if source not in self._peers:
+            # Its copy is not wanted any more.
+            return []
         if isinstance(content, LifeAnswer):
             return self._answered(now, source, content)
         if isinstance(content, TicksKept):
