@@ -16,6 +16,7 @@ with `anabranch pattern define`. Each match is one line (`event_lines`).
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -42,7 +43,6 @@ from anabranch.cli.event_lines import (
     print_matches,
 )
 from anabranch.cli.output import counted
-from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
@@ -72,6 +72,32 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     placement: Placement = "simple"
     matches: str = ""
+
+
+class Where(StrEnum):
+    """The placement of pattern detection."""
+
+    simple = "simple"
+    topology = "topology"
+    cost = "cost"
+
+
+PlacementOption = Annotated[
+    Where,
+    typer.Option(
+        help="Where brokers detect the pattern: simple (at the client's broker), topology (where"
+        " the paths to its publishers diverge) or cost (where it is cheapest)."
+    ),
+]
+
+
+def placement_of(where: Where) -> Placement:
+    found: dict[Where, Placement] = {
+        Where.simple: "simple",
+        Where.topology: "topology",
+        Where.cost: "cost",
+    }
+    return found[where]
 
 
 PatternOption = Annotated[
