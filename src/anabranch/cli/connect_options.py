@@ -69,7 +69,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     state: Path | None = None
     trace: Path | None = None
     within_s: float = 10.0
-    order: AddressOrder = "random"
+    address_order: AddressOrder = "random"
 
     def place(self) -> "NetworkLocation":
         """Where the network is, and how connections to it are protected."""
@@ -93,7 +93,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             state=self.state,
             trace=self.trace,
             options=ClientOptions(connect_within_s=self.within_s),
-            order=self.order,
+            address_order=self.address_order,
         )
 
 
