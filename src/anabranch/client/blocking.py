@@ -22,10 +22,10 @@ the results. Rules:
 from __future__ import annotations  # so that help() prints types as they are written
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
 from ssl import SSLContext
@@ -498,7 +498,7 @@ class BlockingClient(BlockingPatternUser):
         priority: int = DEFAULT_CONTROL.priority,
         destinations: Iterable[str] = (),
         correlation_id: str = "",
-    ) -> concurrent.futures.Future[EventId]:
+    ) -> Future[EventId]:
         """Queue an event and return a future for its id.
 
         The future completes when the event is durable. The call itself waits only while too many
@@ -779,20 +779,16 @@ def connect_blocking(
         raise
 
 
-async def _thread_future(
-    work: Coroutine[object, object, Promise],
-) -> concurrent.futures.Future[EventId]:
+async def _thread_future(work: Coroutine[object, object, Promise]) -> Future[EventId]:
     """Return the promise of `publish_soon` as a future for other threads."""
     promise = await work
-    outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
+    outcome: Future[EventId] = Future()
     outcome.set_running_or_notify_cancel()
     promise.add_done_callback(lambda done: _copy_outcome(done, outcome))
     return outcome
 
 
-def _copy_outcome(
-    done: asyncio.Future[EventId], outcome: concurrent.futures.Future[EventId]
-) -> None:
+def _copy_outcome(done: asyncio.Future[EventId], outcome: Future[EventId]) -> None:
     if done.cancelled():
         outcome.set_exception(ClosedError("the client is closed"))
         return
