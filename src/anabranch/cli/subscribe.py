@@ -42,6 +42,7 @@ from anabranch.cli.event_lines import (
     Printer,
     print_matches,
 )
+from anabranch.cli.filter_notes import say_notes
 from anabranch.cli.output import counted
 from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
@@ -223,9 +224,10 @@ def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[st
     *addresses, text = what or [""]
     if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches every event")
-    filter = str(Filter.parse(text))
+    filter = Filter.parse(text)
+    say_notes(filter)
     try:
-        return connect_options.checked_addresses(addresses), filter
+        return connect_options.checked_addresses(addresses), str(filter)
     except LocalError as error:
         raise CommandError(
             f"{error}; if it is part of the filter, quote the whole filter"
