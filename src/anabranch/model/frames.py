@@ -257,7 +257,9 @@ Questions = Nack | Replay | Hold | Find
 AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints
 
 
-PROTOCOL_VERSION = 1
+#: Of links and of clients. A frame that the other side cannot read increases it: 2 since
+#: confirmations have a tick and events state what they follow.
+PROTOCOL_VERSION = 2
 
 # -- link frames ------------------------------------------------------------------------------
 
