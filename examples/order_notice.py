@@ -49,7 +49,7 @@ async def main() -> None:
     north, east, west = (found[name]["addresses"]["clients"] for name in ("north", "east", "west"))
     async with (
         anabranch.connect(north, name="reader") as reader,
-        anabranch.connect(east, west, name="writer", order="given") as writer,
+        anabranch.connect(east, west, name="writer", address_order="given") as writer,
     ):
         steps = await reader.subscribe(
             "step > 0", on_order_not_kept=lambda notice: print("notice about", notice.publisher)

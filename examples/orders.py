@@ -55,7 +55,7 @@ class Books:
 
 async def accounts() -> anabranch.Client:
     """The client that owns the subscription, at the first broker of the file that answers."""
-    return await anabranch.connect(network_file=NETWORK, name="accounts", order="given")
+    return await anabranch.connect(network_file=NETWORK, name="accounts", address_order="given")
 
 
 async def subscribe(client: anabranch.Client) -> anabranch.Subscription:

@@ -7,6 +7,7 @@ the errors of `anabranch.client`). These names and `MatchIndex` are loaded on fi
 program that only parses filters loads neither sockets nor numpy.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -179,7 +180,12 @@ if not TYPE_CHECKING:  # whoever checks types sees the names above, and no other
     def __getattr__(name: str) -> object:
         where = _LAZY.get(name)
         if where is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            # With the name and the module, Python suggests a similar name.
+            problem = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(problem, name=name, obj=sys.modules[__name__])
         value = getattr(import_module(f"{__name__}.{where}"), name)
         globals()[name] = value
         return value
+
+    def __dir__() -> list[str]:
+        return sorted(globals().keys() | set(__all__))

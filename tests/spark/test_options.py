@@ -117,6 +117,7 @@ def test_everything_that_can_be_said_is_read() -> None:
             "'a' starts at 9, after 8",
         ),
         ({"path": "quotes"}, "path", "a network has no path"),
+        ({"filtre": "n = 1"}, "filtre", "did you mean filter?"),
         ({"startingOffset": "earliest"}, "startingoffset", "did you mean startingOffsets?"),
         ({"kafka.bootstrap.servers": "a:1"}, "kafka.bootstrap.servers", "known options: brokers"),
     ],

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
 from anabranch.cli.main import app
+from anabranch.cli.output import iso_time
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Value
 from anabranch.model.filter import Filter
@@ -344,6 +345,8 @@ def test_command_counts_what_an_archive_has_and_tells_what_it_lacks(tmp_path: Pa
     assert found.exit_code == 0, found.output
     assert f"missing: {lacking[0]}" in found.stderr
     report = json.loads(found.stdout)
+    for stream in report["statistics"]["streams"]:
+        assert iso_time(stream["first_ns"]) == stream["first"] <= stream["last"]
     assert report["statistics"]["streams"][0]["events"] == read_state(directory).rows
     assert State(tmp_path / "state").known.network == "lossy"
 

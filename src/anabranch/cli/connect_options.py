@@ -6,6 +6,7 @@ rest from the file; without both, `ANABRANCH_NETWORK` names the file (`config.ne
 Brokers on other machines require `--ca`, a file with `[tls]`, or `--plaintext`.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,6 +28,16 @@ NetworkOption = Annotated[
         "--network",
         "-n",
         help="Network file, in place of addresses or with them. Default, without addresses:"
+        " $ANABRANCH_NETWORK.",
+    ),
+]
+#: Of commands that also read events from archives and files.
+SourceNetworkOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--network",
+        "-n",
+        help="Network file, in place of addresses or with them. Default, without other events:"
         " $ANABRANCH_NETWORK.",
     ),
 ]
@@ -69,7 +80,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     state: Path | None = None
     trace: Path | None = None
     within_s: float = 10.0
-    order: AddressOrder = "random"
+    address_order: AddressOrder = "random"
 
     def place(self) -> "NetworkLocation":
         """Where the network is, and how connections to it are protected."""
@@ -93,8 +104,20 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
             state=self.state,
             trace=self.trace,
             options=ClientOptions(connect_within_s=self.within_s),
-            order=self.order,
+            address_order=self.address_order,
         )
+
+
+def is_network_given(
+    addresses: Sequence[str], file: Path | None, others: Sequence[Path] = ()
+) -> bool:
+    """Whether a command that can read events from other places is to read those of a network."""
+    if addresses or file is not None:
+        return True
+    # `--help` and offline commands do not need it.
+    from anabranch.config.network_location import NETWORK_VARIABLE  # noqa: PLC0415
+
+    return not others and bool(os.environ.get(NETWORK_VARIABLE))
 
 
 def _check_local(addresses: Sequence[str]) -> None:

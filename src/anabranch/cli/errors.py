@@ -133,7 +133,8 @@ def explanation(error: Exception) -> str:
     if isinstance(error, FilterError):
         return _filter_explanation(error)
     if isinstance(error, typer.TyperException):
-        return error.format_message()
+        # pydantic, which checks values for typer, writes this before its reason.
+        return error.format_message().replace(" Value error, ", " ")
     if isinstance(error, typer.Abort):
         return "aborted: no answer was given; nothing was changed"
     if isinstance(error, OSError) and error.strerror:

@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from anabranch.cli.errors import CommandError
+from anabranch.cli.filter_notes import say_notes
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.values import json_problem
 from anabranch.model.errors import EventError
@@ -124,6 +125,7 @@ def check(
     on more than one attribute are shown with "and" and are evaluated as written.
     """
     checked = _filter(_text(text, file), tuples)
+    say_notes(checked)
     if as_json:
         print_json(_document(checked))
     else:

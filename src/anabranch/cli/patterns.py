@@ -6,7 +6,6 @@ brokers for their patterns. `sub --matches ID` prints the matches of a defined p
 """
 
 import asyncio
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +17,9 @@ from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.output import print_json
 from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.cli.status import TokenFile, ask_all, brokers_of
+from anabranch.cli.subscribe import PlacementOption, Where, placement_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.patterns.join_points.join_points import JoinPointReport
-from anabranch.model.pattern.match import Placement
 from anabranch.model.pattern.pattern import Pattern
 
 #: The shortest lifetime that a client can renew in time.
@@ -49,32 +48,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-
-
-class Where(StrEnum):
-    """The placement of pattern detection."""
-
-    simple = "simple"
-    topology = "topology"
-    cost = "cost"
-
-
-PlacementOption = Annotated[
-    Where,
-    typer.Option(
-        help="Where brokers detect the pattern: simple (at the client's broker), topology (where"
-        " the paths to its publishers diverge) or cost (where it is cheapest)."
-    ),
-]
-
-
-def placement_of(where: Where) -> Placement:
-    found: dict[Where, Placement] = {
-        Where.simple: "simple",
-        Where.topology: "topology",
-        Where.cost: "cost",
-    }
-    return found[where]
 
 
 @app.command()

@@ -34,6 +34,7 @@ from typing import Protocol, TextIO
 import msgspec
 
 from anabranch.cli.errors import CommandError
+from anabranch.cli.output import counted
 from anabranch.cli.values import Type, json_problem, redeclared, value_of
 from anabranch.model.errors import EventError
 from anabranch.model.event import Event, Value
@@ -295,7 +296,9 @@ class _Rows:
             self._take_names(row)
             return None
         if len(row) != len(self._names):
-            raise self._error(f"{len(row)} cells, but the first row has {len(self._names)}")
+            raise self._error(
+                f"{counted(len(row), 'cell')}, but the first row has {len(self._names)}"
+            )
         if self._first < source.from_line:
             return None
         try:

@@ -16,6 +16,7 @@ with `anabranch pattern define`. Each match is one line (`event_lines`).
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -41,8 +42,8 @@ from anabranch.cli.event_lines import (
     Printer,
     print_matches,
 )
+from anabranch.cli.filter_notes import say_notes
 from anabranch.cli.output import counted
-from anabranch.cli.patterns import PlacementOption, Where, placement_of
 from anabranch.cli.until_stopped import until_stopped
 from anabranch.cli.values import moment_ns
 from anabranch.client.client import Client
@@ -72,6 +73,32 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str = ""
     placement: Placement = "simple"
     matches: str = ""
+
+
+class Where(StrEnum):
+    """The placement of pattern detection."""
+
+    simple = "simple"
+    topology = "topology"
+    cost = "cost"
+
+
+PlacementOption = Annotated[
+    Where,
+    typer.Option(
+        help="Where brokers detect the pattern: simple (at the client's broker), topology (where"
+        " the paths to its publishers diverge) or cost (where it is cheapest)."
+    ),
+]
+
+
+def placement_of(where: Where) -> Placement:
+    found: dict[Where, Placement] = {
+        Where.simple: "simple",
+        Where.topology: "topology",
+        Where.cost: "cost",
+    }
+    return found[where]
 
 
 PatternOption = Annotated[
@@ -197,9 +224,10 @@ def _addresses_and_filter(what: list[str], *, is_pattern: bool) -> tuple[list[st
     *addresses, text = what or [""]
     if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches every event")
-    filter = str(Filter.parse(text))
+    filter = Filter.parse(text)
+    say_notes(filter)
     try:
-        return connect_options.checked_addresses(addresses), filter
+        return connect_options.checked_addresses(addresses), str(filter)
     except LocalError as error:
         raise CommandError(
             f"{error}; if it is part of the filter, quote the whole filter"

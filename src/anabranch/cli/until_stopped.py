@@ -2,11 +2,15 @@
 
 `up`, `sub` and `top` do, and `pipeline history --follow`; `broker` has signal handlers of its own
 (`node.process`), and streaming queries of Spark end with the session (`pipeline.spark_io`).
+
+They also end when stdout is a pipe and nobody reads it any more, as after `head`: at once, not with
+the next line that they print, which may never come.
 """
 
 import asyncio
 import os
 import signal
+import stat
 import sys
 import termios
 import tty
@@ -25,11 +29,47 @@ def call_when_stopped(action: Callable[[], object]) -> None:
 
 
 async def until_stopped(work: Awaitable[None]) -> None:
-    """Do the work; SIGINT or SIGTERM cancels it, and the return is normal."""
+    """Do the work; SIGINT or SIGTERM cancels it, and the return is normal.
+
+    Raises `BrokenPipeError` if the reader of stdout is gone.
+    """
     task = asyncio.ensure_future(work)
     call_when_stopped(task.cancel)
-    with suppress(asyncio.CancelledError):
+    is_unread = asyncio.Event()
+
+    def end() -> None:
+        is_unread.set()
+        task.cancel()
+
+    with suppress(asyncio.CancelledError), _call_when_unread(end):
         await task
+    if is_unread.is_set():
+        raise BrokenPipeError
+
+
+@contextmanager
+def _call_when_unread(action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` in the running event loop when nobody can read stdout, if that is a pipe."""
+    try:
+        file = sys.stdout.fileno()
+        is_pipe = stat.S_ISFIFO(os.fstat(file).st_mode)
+    except (OSError, ValueError):
+        is_pipe = False
+    if not is_pipe:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(file)
+        action()
+
+    # The writing end of a pipe has nothing to read: it is ready when the other end is closed.
+    loop.add_reader(file, end)
+    try:
+        yield
+    finally:
+        loop.remove_reader(file)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ import msgspec
 
 from anabranch.cli.errors import CommandError
 from anabranch.model.event import INT_MAX, INT_MIN, Value
+from anabranch.model.foreign_values import remedy_for
 from anabranch.model.timestamps import TimestampError, nanoseconds_of, parse_timestamp
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
@@ -186,7 +187,7 @@ def _value_problem(raw: bytes, error: Exception) -> str:
         return "null is not a value; leave out an attribute that has none"
     if raw[:1] in (b"[", b"{"):
         kind = "array" if raw[:1] == b"[" else "object"
-        return f"an {kind} is not a value; give a string, a number, true or false"
+        return f"an {kind} is not a value; {remedy_for([] if kind == 'array' else {})}"
     return str(error)
 
 

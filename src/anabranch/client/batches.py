@@ -37,6 +37,7 @@ import msgspec
 
 from anabranch.client.broker_connections import BrokerConnection, BrokerConnections
 from anabranch.client.errors import BatchRefusedError, BatchUnknownError, ClosedError
+from anabranch.client.keyword_hints import suggest_keywords
 from anabranch.client.options import ClientOptions
 from anabranch.client.publish import ClientAdvertisements, compose
 from anabranch.core.session.effects import (
@@ -357,6 +358,7 @@ class BatchWriter:
 
     _batches: Batches
 
+    @suggest_keywords
     async def stage(
         self,
         token: str,
@@ -379,6 +381,7 @@ class BatchWriter:
         """
         return await self._batches.stage(token, events, timeout, at)
 
+    @suggest_keywords
     async def commit(
         self,
         *,

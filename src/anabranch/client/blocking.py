@@ -22,10 +22,10 @@ the results. Rules:
 from __future__ import annotations  # so that help() prints types as they are written
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime, timedelta
 from pathlib import Path
 from ssl import SSLContext
@@ -41,6 +41,7 @@ from anabranch.client.patterns import Matched, PatternSubscription
 from anabranch.client.publish import Advertisement, Promise
 from anabranch.client.subscribe_request import Since
 from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, Subscription
+from anabranch.core.session.publisher_order import Order
 from anabranch.model.errors import LocalError
 from anabranch.model.event import DEFAULT_CONTROL, EventId, GivenAttributes, Persistence
 from anabranch.model.filter import FilterSource
@@ -127,6 +128,7 @@ class BlockingReader(Generic[Item]):
         """Whether the subscription has ended; nothing more will arrive."""
         return self._real.is_over
 
+    @suggest_keywords
     def wait_started(self, *streams: str, timeout: float | None = None) -> None:
         """Wait until the subscription has started on these streams, or on any stream if none is
         named.
@@ -302,6 +304,7 @@ class BlockingPatternUser:
     _loop: LoopThread
     _real: Client
 
+    @suggest_keywords
     def subscribe_pattern(
         self,
         pattern: str | Pattern,
@@ -330,6 +333,7 @@ class BlockingPatternUser:
         )
         return BlockingPatternSubscription(self._loop, self._loop.wait(work), batch)
 
+    @suggest_keywords
     def define_pattern(
         self,
         pattern_id: str,
@@ -346,10 +350,12 @@ class BlockingPatternUser:
         )
         self._loop.wait(work)
 
+    @suggest_keywords
     def drop_pattern(self, pattern_id: str, *, timeout: float | None = None) -> None:
         """Drop a pattern. See `Client.drop_pattern`."""
         self._loop.wait(self._real.drop_pattern(pattern_id, timeout=timeout))
 
+    @suggest_keywords
     def matches(
         self,
         pattern_id: str,
@@ -492,7 +498,7 @@ class BlockingClient(BlockingPatternUser):
         priority: int = DEFAULT_CONTROL.priority,
         destinations: Iterable[str] = (),
         correlation_id: str = "",
-    ) -> concurrent.futures.Future[EventId]:
+    ) -> Future[EventId]:
         """Queue an event and return a future for its id.
 
         The future completes when the event is durable. The call itself waits only while too many
@@ -673,6 +679,7 @@ class BlockingClient(BlockingPatternUser):
         )
         return self._loop.wait(work)
 
+    @suggest_keywords
     def stage(
         self,
         token: str,
@@ -684,6 +691,7 @@ class BlockingClient(BlockingPatternUser):
         """Stage events for a later commit. See `Client.stage`."""
         return self._loop.wait(self._real.stage(token, list(events), timeout=timeout, at=at))
 
+    @suggest_keywords
     def commit(
         self,
         *,
@@ -738,7 +746,8 @@ def connect_blocking(
     tls: SSLContext | str | Path | Literal[False] | None = None,
     state: str | Path | None = None,
     trace: str | Path | None = None,
-    order: AddressOrder = "random",
+    order: Order = "publisher",
+    address_order: AddressOrder = "random",
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> BlockingClient:
@@ -759,6 +768,7 @@ def connect_blocking(
         state=state,
         trace=trace,
         order=order,
+        address_order=address_order,
         options=options,
         limits=limits,
     )
@@ -769,20 +779,16 @@ def connect_blocking(
         raise
 
 
-async def _thread_future(
-    work: Coroutine[object, object, Promise],
-) -> concurrent.futures.Future[EventId]:
+async def _thread_future(work: Coroutine[object, object, Promise]) -> Future[EventId]:
     """Return the promise of `publish_soon` as a future for other threads."""
     promise = await work
-    outcome: concurrent.futures.Future[EventId] = concurrent.futures.Future()
+    outcome: Future[EventId] = Future()
     outcome.set_running_or_notify_cancel()
     promise.add_done_callback(lambda done: _copy_outcome(done, outcome))
     return outcome
 
 
-def _copy_outcome(
-    done: asyncio.Future[EventId], outcome: concurrent.futures.Future[EventId]
-) -> None:
+def _copy_outcome(done: asyncio.Future[EventId], outcome: Future[EventId]) -> None:
     if done.cancelled():
         outcome.set_exception(ClosedError("the client is closed"))
         return

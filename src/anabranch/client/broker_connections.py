@@ -32,7 +32,7 @@ import msgspec
 from anabranch.client.errors import ConnectError
 from anabranch.client.options import Address, ClientOptions
 from anabranch.core.session.effects import SendFrame, SessionEffect, SessionEffects
-from anabranch.core.session.publisher_order import PublisherOrder
+from anabranch.core.session.publisher_order import Order, PublisherOrder
 from anabranch.core.session.session import ClientSession
 from anabranch.model.client_frames import Alive, AnyClientFrame
 from anabranch.model.errors import LocalError, RemoteError
@@ -47,6 +47,8 @@ Tls = ssl.SSLContext | None | bool
 #: TCP keep-alive: seconds before the first probe, between probes, and the number of probes.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
+#: The end of a problem with an address where nothing listens.
+_REFUSED = "connection refused"
 #: The reasons that OpenSSL gives when the peer does not use TLS.
 _NO_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"}
 
@@ -500,13 +502,12 @@ class BrokerConnections:
         name: str,
         network: str,
         tls: Tls,
+        order: Order,
         options: ClientOptions,
         limits: Limits,
     ) -> None:
         self._addresses = addresses
-        self.order = PublisherOrder(
-            options.publish_order, options.order_within_s, options.order_stated_s
-        )
+        self.order = PublisherOrder(order, options.order_within_s, options.order_stated_s)
         #: When to give up waiting for unconfirmed events.
         self._order_alarm: asyncio.TimerHandle | None = None
         self._name = name
@@ -543,7 +544,10 @@ class BrokerConnections:
         """Describe the problems at the addresses for an error message."""
         addresses = ", ".join(map(str, self._addresses))
         silent = f"{addresses}: no answer yet; is that a broker's client port?"
-        return "; ".join(self._problems.values()) or silent
+        found = list(self._problems.values())
+        if found and all(problem.endswith(_REFUSED) for problem in found):
+            found.append("start the network (`anabranch up FILE`), or check the addresses")
+        return "; ".join(found) or silent
 
     # -- reaching brokers -----------------------------------------------------------------------
 

@@ -25,13 +25,13 @@ from collections.abc import Coroutine, Generator, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Never, Self, get_args
 
 from anabranch.client.batches import BatchWriter
 from anabranch.client.broker_connections import BrokerConnections, Tls, check_tls
 from anabranch.client.client_parts import ClientParts
 from anabranch.client.errors import ClosedError
-from anabranch.client.keyword_hints import suggest_keywords
+from anabranch.client.keyword_hints import check_choice, suggest_keywords
 from anabranch.client.options import DEFAULT_OPTIONS, Address, ClientOptions, parse_address
 from anabranch.client.patterns import PatternUser
 from anabranch.client.publish import Advertisement, Promise, compose, compose_reply
@@ -42,7 +42,8 @@ from anabranch.client.subscription import OnOrderNotKept, OnWithheld, Received, 
 from anabranch.client.tracing import Trace
 from anabranch.config.network_location import locate_network
 from anabranch.config.tls import client_context
-from anabranch.model.errors import EventError, LocalError
+from anabranch.core.session.publisher_order import Order
+from anabranch.model.errors import EventError
 from anabranch.model.event import DEFAULT_CONTROL, Event, EventId, GivenAttributes, Persistence
 from anabranch.model.filter import FilterSource
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
@@ -471,6 +472,15 @@ class Connecting(Coroutine[object, object, Client]):
         self._work = work
         self._client: Client | None = None
 
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name: str) -> Never:
+            raise AttributeError(
+                f"a connection being made has no {name!r}; write `client = await anabranch.connect("
+                "…)` or `async with anabranch.connect(…) as client:`, or use connect_blocking",
+                name=name,
+            )
+
     def __await__(self) -> Generator[object, object, Client]:
         return self._work.__await__()
 
@@ -511,7 +521,8 @@ def connect(
     tls: ssl.SSLContext | str | Path | Literal[False] | None = None,
     state: str | Path | None = None,
     trace: str | Path | None = None,
-    order: AddressOrder = "random",
+    order: Order = "publisher",
+    address_order: AddressOrder = "random",
     options: ClientOptions = DEFAULT_OPTIONS,
     limits: Limits = DEFAULT_LIMITS,
 ) -> Connecting:
@@ -534,7 +545,10 @@ def connect(
                       broker is on another machine, unless False explicitly allows plaintext
         state         a directory in which the client persists its position across restarts
         trace         a file to which the client appends everything it observes, for the checker
-        order         "random" tries the addresses in an order that is new for each client, so that
+        order         "publisher" keeps the order of this client's events for every subscription,
+                      wherever the client publishes them; "stream" keeps it only among the events
+                      published at one broker, and never waits before the client moves to another
+        address_order "random" tries the addresses in an order that is new for each client, so that
                       clients spread over the brokers; "given" tries the first one first
         options       timeouts and limits of the client
         limits        limits on names, events and frames
@@ -553,6 +567,7 @@ def connect(
             state=state,
             trace=trace,
             order=order,
+            address_order=address_order,
             options=options,
             limits=limits,
         )
@@ -568,7 +583,8 @@ async def _connect(
     tls: ssl.SSLContext | str | Path | Literal[False] | None,
     state: str | Path | None,
     trace: str | Path | None,
-    order: AddressOrder,
+    order: Order,
+    address_order: AddressOrder,
     options: ClientOptions,
     limits: Limits,
 ) -> Client:
@@ -577,7 +593,10 @@ async def _connect(
         tls = location.ca
     elif tls is None and location.plaintext:
         tls = False
-    chosen = ordered(map(parse_address, location.addresses), order, options.address_seed)
+    is_of_addresses = order in get_args(AddressOrder)
+    hint = f"; the order of addresses is address_order={order!r}" if is_of_addresses else ""
+    check_choice("order", order, Order, hint)
+    chosen = ordered(map(parse_address, location.addresses), address_order, options.address_seed)
     context: Tls = client_context(Path(tls)) if isinstance(tls, str | Path) else tls
     check_tls(chosen, context)
     default_name = f"anonymous-{secrets.token_hex(8)}"
@@ -593,6 +612,7 @@ async def _connect(
             name=client_name,
             network=network or location.network,
             tls=context,
+            order=order,
             options=options,
             limits=limits,
         )
@@ -624,8 +644,7 @@ def ordered(
 ) -> list[Address]:
     """Return the distinct addresses in the order in which to try them."""
     distinct = list(dict.fromkeys(addresses))
+    check_choice("address_order", order, AddressOrder)
     if order == "random":
         random.Random(seed).shuffle(distinct)
-    elif order != "given":
-        raise LocalError(f"order={order!r} is invalid; give 'random' or 'given'")
     return distinct

@@ -1,10 +1,13 @@
-"""A misspelt keyword is an error that suggests the right one, or lists those that there are.
+"""A misspelt keyword or choice is an error that suggests the right one, or lists those there are.
 
     client.publish({"n": 1}, time_limt=3)
     TypeError: publish() got an unexpected keyword argument 'time_limt'; did you mean 'time_limit'?
 
     client.publish({"n": 1}, ttl=5)
     TypeError: publish() got an unexpected keyword argument 'ttl'; its keywords are payload, …
+
+    anabranch.connect("127.0.0.1:4100", order="steam")
+    LocalError: order='steam' is invalid; give 'publisher' or 'stream'
 
 Stateless.
 """
@@ -13,16 +16,27 @@ import difflib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, get_args
+
+from anabranch.model.errors import LocalError
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
+
+
+def check_choice(name: str, value: object, choices: Any, hint: str = "") -> None:
+    """Raise `LocalError` unless the value of an argument is one of these, a `Literal`."""
+    if value not in get_args(choices):
+        listed = " or ".join(map(repr, get_args(choices)))
+        raise LocalError(f"{name}={value!r} is invalid; give {listed}{hint}")
 
 
 def suggest_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
     """Make the error of an unexpected keyword argument name the nearest one, or all of them."""
     known = inspect.signature(function).parameters
     keywords = [name for name, each in known.items() if each.kind is each.KEYWORD_ONLY]
+    # A class is called by its own name.
+    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     def check(names: Iterable[str]) -> None:
         for name in names:
@@ -33,9 +47,7 @@ def suggest_keywords(function: Callable[P, Result]) -> Callable[P, Result]:
                     if nearest
                     else f"its keywords are {', '.join(keywords)}"
                 )
-                raise TypeError(
-                    f"{function.__name__}() got an unexpected keyword argument {name!r}; {hint}"
-                )
+                raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {hint}")
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> Result:

@@ -18,7 +18,6 @@ import random
 import msgspec
 
 from anabranch.core.session.effects import SessionOptions
-from anabranch.core.session.publisher_order import Order
 from anabranch.model.errors import LocalError
 
 #: The number of renewals that may be lost before a pattern expires.
@@ -57,12 +56,9 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True, repr_omit_default
     in_flight_max: int = 1_024
     #: Resend an event that is not confirmed after this time.
     resend_after_s: float = 5.0
-    #: `publisher`: every subscription gets this client's events in the order of publication,
-    #: wherever the client publishes them. `stream`: only those published at one broker.
-    publish_order: Order = "publisher"
-    #: With `publisher`: how long a client that could publish at another broker waits for the
-    #: outcome of events that it sent to the previous one; and for how long after a move its events
-    #: state what they follow there.
+    #: With `order="publisher"`, see `connect`: how long a client that could publish at another
+    #: broker waits for the outcome of events that it sent to the previous one; and for how long
+    #: after a move its events state what they follow there.
     order_within_s: float = 30.0
     order_stated_s: float = 60.0
     #: How far a new incarnation may lead this machine's clock after an earlier process used a
@@ -150,6 +146,11 @@ class Address(msgspec.Struct, frozen=True, order=True):
 
 def parse_address(text: str) -> Address:
     """Parse an address; raise `LocalError` with the remedy if it is invalid."""
+    if not isinstance(text, str):
+        raise LocalError(
+            f"address {text!r} is of type {type(text).__name__}; give each address as an argument"
+            ' of its own, such as "127.0.0.1:4100"'
+        )
     scheme, has_scheme, rest = text.strip().rpartition("://")
     if has_scheme and scheme.lower() not in _SCHEMES:
         raise LocalError(

@@ -43,6 +43,7 @@ from anabranch.client.errors import (
     PatternUnknownError,
     SubscriptionCutError,
 )
+from anabranch.client.keyword_hints import check_choice, suggest_keywords
 from anabranch.client.options import ClientOptions
 from anabranch.client.pattern_requests import PatternRenewal, PatternRequests, RenewedPattern
 from anabranch.client.subscribe_request import Since
@@ -380,6 +381,7 @@ class Patterns:
         within_s: float | None,
     ) -> None:
         """Define a shared pattern, and renew it if it has a limited lifetime."""
+        check_choice("placement", placement, Placement)
         text = read_pattern(pattern, pattern_id, self.limits)
         keep_s = self._options.pattern_keep_s
         if lasts_s < 0 or 0 < lasts_s < 2 * keep_s:
@@ -506,6 +508,7 @@ class PatternUser:
 
     _patterns: Patterns
 
+    @suggest_keywords
     async def subscribe_pattern(
         self,
         pattern: str | Pattern,
@@ -533,6 +536,7 @@ class PatternUser:
         Raises `PatternError` if the pattern is invalid, `PatternRefusedError` if the broker refuses
         it, and `PatternUnknownError` if no broker answers in time.
         """
+        check_choice("placement", placement, Placement)
         patterns, loop = self._patterns, asyncio.get_running_loop()
         within_s = patterns.within_s(timeout)
         deadline = loop.time() + within_s
@@ -568,6 +572,7 @@ class PatternUser:
                 await asyncio.sleep(pause_s)
                 failures += 1
 
+    @suggest_keywords
     async def define_pattern(
         self,
         pattern_id: str,
@@ -597,6 +602,7 @@ class PatternUser:
             pattern_id, pattern, placement, lasts_s, is_new=new, within_s=timeout
         )
 
+    @suggest_keywords
     async def drop_pattern(
         self,
         pattern_id: str,
@@ -610,6 +616,7 @@ class PatternUser:
         """
         await self._patterns.drop(pattern_id, timeout)
 
+    @suggest_keywords
     async def matches(
         self,
         pattern_id: str,

@@ -44,6 +44,7 @@ from anabranch.client.errors import (
     FetchRefusedError,
     TicksNotKeptError,
 )
+from anabranch.client.keyword_hints import suggest_keywords
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions, parse_address
 from anabranch.client.sync_session import SyncSession
 from anabranch.config.tls import client_context
@@ -257,6 +258,7 @@ class LogReader:
         """
         return await self._fetches.describe()
 
+    @suggest_keywords
     def fetch(
         self,
         first: int,
@@ -308,6 +310,7 @@ class Fetcher:
     State: a connection. Losing it costs only repeated requests.
     """
 
+    @suggest_keywords
     def __init__(
         self,
         *addresses: str,
@@ -361,6 +364,7 @@ class Fetcher:
         assert isinstance(answer, Described)
         return answer
 
+    @suggest_keywords
     def fetch(
         self,
         first: int,

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
+from anabranch.client.keyword_hints import check_choice
 from anabranch.core.session.effects import ResumePoint, StartKind
 from anabranch.model.client_frames import Quality
 from anabranch.model.errors import LocalError
@@ -70,6 +71,7 @@ def subscribe_request(
 
     `name` is used for a subscription that is not durable.
     """
+    check_choice("quality", quality, Literal["reliable", "best-effort"])
     start, time_ns, ticks = read_since(since)
     return SubscribeRequest(
         name=name if durable is None else durable,

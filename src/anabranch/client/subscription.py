@@ -163,7 +163,7 @@ class Subscription:
       the broker pauses a durable subscription and cuts any other, which raises
       `SubscriptionCutError`.
     - Order: The events of one publisher come in the order of publication, if the publisher wants
-      that (`ClientOptions.publish_order`). Before an event that may come earlier than it should,
+      that (`order` of `connect`). Before an event that may come earlier than it should,
       because its predecessors cannot be reached, `on_order_not_kept` is called, or a warning is
       logged. `order_not_kept` counts these notices. Each is about one incarnation of one publisher.
     - Withheld: No silent loss: reading raises `WithheldError` for every range that will not be

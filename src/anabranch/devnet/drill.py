@@ -33,6 +33,7 @@ from anabranch.client.client import Client, connect
 from anabranch.client.errors import ClientError, SubscriptionCutError, WithheldError
 from anabranch.client.options import ClientOptions
 from anabranch.client.subscription import Received, Subscription
+from anabranch.core.session.publisher_order import Order
 from anabranch.devnet.broker_logs import LogFollower
 from anabranch.devnet.network import LocalNetwork
 from anabranch.devnet.sample_data import Quotes
@@ -179,7 +180,13 @@ class Trial:
     def trace_path(self, name: str) -> Path:
         return self.directory / f"{name}.jsonl"
 
-    async def connect(self, name: str, *edges: str, options: ClientOptions | None = None) -> Client:
+    async def connect(
+        self,
+        name: str,
+        *edges: str,
+        order: Order = "publisher",
+        options: ClientOptions | None = None,
+    ) -> Client:
         """Connect a client with a trace to the first of these edges or addresses that answers."""
         addresses = [
             edge if ":" in edge else self.network.address(edge)
@@ -188,7 +195,8 @@ class Trial:
         state = self.directory / f"{name}.state"
         return await connect(
             *addresses,
-            order="given",
+            order=order,
+            address_order="given",
             name=name,
             state=state,
             trace=self.trace_path(name),

@@ -41,6 +41,7 @@ from anabranch.client.client import Connecting, connect
 from anabranch.client.options import DEFAULT_OPTIONS, ClientOptions
 from anabranch.config.network_file import NetworkFile
 from anabranch.config.secrets import Secret
+from anabranch.core.session.publisher_order import Order
 from anabranch.devnet.sample_data import network_from
 from anabranch.model.errors import LocalError
 from anabranch.node.node import RESTART_S, Node
@@ -92,11 +93,18 @@ class Embedded:
         name: str | None = None,
         state: str | Path | None = None,
         trace: str | Path | None = None,
+        order: Order = "publisher",
         options: ClientOptions = DEFAULT_OPTIONS,
     ) -> Connecting:
         """Connect to the first edge of this network that answers; see `anabranch.connect`."""
         return connect(
-            *self.addresses, name=name, state=state, trace=trace, options=options, order="given"
+            *self.addresses,
+            name=name,
+            state=state,
+            trace=trace,
+            order=order,
+            address_order="given",
+            options=options,
         )
 
     def connect_blocking(
@@ -105,11 +113,18 @@ class Embedded:
         name: str | None = None,
         state: str | Path | None = None,
         trace: str | Path | None = None,
+        order: Order = "publisher",
         options: ClientOptions = DEFAULT_OPTIONS,
     ) -> BlockingClient:
         """Connect to the first edge that answers, from code without an event loop."""
         return connect_blocking(
-            *self.addresses, name=name, state=state, trace=trace, options=options, order="given"
+            *self.addresses,
+            name=name,
+            state=state,
+            trace=trace,
+            order=order,
+            address_order="given",
+            options=options,
         )
 
     # -- start and stop -------------------------------------------------------------------------

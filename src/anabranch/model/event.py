@@ -236,7 +236,8 @@ def _too_large(name: str) -> str:
 
 def _wrong_type(name: str, value: object) -> str:
     kind = type(value)
-    what = "None" if value is None else f"a {kind.__module__}.{kind.__qualname__}"
+    place = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    what = "None" if value is None else f"a {place}{kind.__qualname__}"
     return f"attribute {clipped(name)} is {what}; {remedy_for(value)}"
 
 

@@ -9,7 +9,7 @@ attribute for each member or a text (ADR 0029).
 `remedy_for` is for a value whose type is not exactly str, int, float, bool or datetime. Stateless.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Final
@@ -50,6 +50,8 @@ def _remedy_for_time(value: object) -> str:
 
 
 def _remedy_for_collection(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "attributes are flat: give each member an attribute of its own ({'size.width': 3})"
     return _LISTS_REMEDY if isinstance(value, Collection) else f"a value must be {_VALUE_TYPES}"
 
 

@@ -259,7 +259,9 @@ ForEdges = Answer | NotKept | Held | Claim | Yield | Found
 AnyCarried = Questions | Done | ForEdges | Known | ForPoints | ForReplication
 
 
-PROTOCOL_VERSION = 1
+#: Of links and of clients. A frame that the other side cannot read increases it: 2 since
+#: confirmations have a tick and events state what they follow.
+PROTOCOL_VERSION = 2
 
 # -- link frames ------------------------------------------------------------------------------
 

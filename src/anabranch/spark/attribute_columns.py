@@ -15,10 +15,11 @@ For other frames the caller states it: `{"size_text": "size"}`. `column_of` is t
 it directly. This module keeps no state.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from pyspark.sql import Column
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StructType
 
@@ -27,6 +28,9 @@ from anabranch.spark.archive.columns import OWN, PARTITIONS, ColumnName
 from anabranch.spark.attribute_types import cast_for, column_kind_of, nanoseconds
 from anabranch.spark.column_types import ATTRIBUTE_PREFIX, ENVELOPE, Kind
 from anabranch.spark.filter_terms import quoted
+
+Batches = Iterator[pa.RecordBatch]
+Schema = StructType | str
 
 
 class AttributeColumn(msgspec.Struct, frozen=True):
@@ -43,6 +47,18 @@ def column_of(each: AttributeColumn) -> Column:
     """The values of the attribute."""
     column = F.col(quoted(each.column))
     return nanoseconds(column) if each.is_time else column
+
+
+def map_in_arrow(frame: DataFrame, task: Callable[[Batches], Batches], schema: Schema) -> DataFrame:
+    """`frame.mapInArrow(task, schema)` for any column names: Spark's own resolves a dot in a name
+    as a field of a column.
+    """
+    names = frame.columns
+
+    def named(batches: Batches) -> Batches:
+        return task(pa.RecordBatch.from_arrays(each.columns, names=names) for each in batches)
+
+    return frame.toDF(*(f"_{place}" for place in range(len(names)))).mapInArrow(named, schema)
 
 
 def archived_columns(columns: Iterable[ColumnName]) -> list[AttributeColumn]:

@@ -56,6 +56,7 @@ from anabranch.spark.archive.reader import (
     Until,
     look_back,
 )
+from anabranch.spark.attribute_columns import map_in_arrow
 from anabranch.spark.broker_access import fetcher
 from anabranch.spark.filter_columns import condition
 from anabranch.spark.filter_terms import all_of, any_of, quoted
@@ -84,7 +85,7 @@ class History(msgspec.Struct, frozen=True):
         """The events as stream, tick, time and encoded event, ordered by time, then by stream;
         within a stream by tick."""
         ordered = self.frame.orderBy("loggedAt", "loggedNanos", "stream", "tick")
-        return ordered.mapInArrow(_RestoreTask(self.columns), _ROWS)
+        return map_in_arrow(ordered, _RestoreTask(self.columns), _ROWS)
 
 
 def history(

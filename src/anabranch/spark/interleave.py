@@ -33,6 +33,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BooleanType, LongType, StructType, TimestampNTZType, TimestampType
 
 from anabranch.model.errors import LocalError
+from anabranch.spark.attribute_columns import map_in_arrow
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -256,7 +257,7 @@ def _ordered(
     timeout = (
         GroupStateTimeout.NoTimeout if idle_s is None else GroupStateTimeout.ProcessingTimeTimeout
     )
-    packed = frame.mapInArrow(_pack, _PIECE).withColumn("all", lit(0))
+    packed = map_in_arrow(frame, _pack, _PIECE).withColumn("all", lit(0))
     ordered = packed.groupBy("all").applyInPandasWithState(
         _take_function(create, None if idle_s is None else max(1, int(idle_s * 1_000))),
         _PIECE,

@@ -254,8 +254,9 @@ def _check_known(name: str, use: Use | None) -> None:
 
 
 def _nearest(name: str) -> str:
-    near = get_close_matches(name, _KNOWN, n=1)
-    return f"did you mean {_KNOWN[near[0]]}?" if near else f"known options: {', '.join(NAMES)}"
+    names = _KNOWN | {synonym: synonym for synonym in _SYNONYMS}
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {names[near[0]]}?" if near else f"known options: {', '.join(NAMES)}"
 
 
 def _check_conflicts(options: Options) -> None:

@@ -146,7 +146,7 @@ def session(
     current = SparkSession.getActiveSession()
     if current is not None:
         return _reused(current, master, settings)
-    prepare_environment()
+    prepare_environment(_master(master))
     address = _master(master)
     builder = SparkSession.builder.appName(name)
     if address.startswith("sc://"):
@@ -204,10 +204,11 @@ def chosen(master: str | None = None) -> str:
     return f"Spark at {address}, {find_java()}"
 
 
-def prepare_environment() -> None:
+def prepare_environment(master: str) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if "JAVA_HOME" not in os.environ:
+    if not master.startswith("sc://"):
+        # Spark starts whatever JAVA_HOME names, and does not say what is wrong with it.
         os.environ["JAVA_HOME"] = str(find_java().home)
 
 

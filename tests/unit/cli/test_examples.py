@@ -67,7 +67,7 @@ def test_help_of_every_command_shows_its_example(path: tuple[str, ...]) -> None:
     assert f"anabranch {' '.join(path)}" in result.stdout.partition("Usage:")[2].partition("\n")[2]
 
 
-#: Commands that print no data, or only lines of JSON.
+#: Commands that print no data.
 WITHOUT_JSON = {
     "broker",  # logs, with --log-format json
     "completion",  # a script
@@ -78,7 +78,6 @@ WITHOUT_JSON = {
     "network remove-broker",
     "network remove-link",
     "network remove-site",
-    "pipeline interleave",  # rows, always as JSON
 }
 
 

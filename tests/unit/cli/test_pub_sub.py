@@ -187,7 +187,7 @@ def test_a_table_is_published_row_by_row(network: anabranch.Embedded, tmp_path: 
         (("ADDRESS", "--json-lines", "-", "--repeat", "2"), '{"n": 1}\n', "only once"),
         (("ADDRESS", "--json-lines", "gone.jsonl"), "", "gone.jsonl"),
         (("ADDRESS", "--csv", "gone.csv"), "", "gone.csv"),
-        (("127.0.0.1:1", "n=1", "--within", "1"), "", "127.0.0.1:1: connection refused"),
+        (("127.0.0.1:1", "n=1", "--within", "1"), "", "127.0.0.1:1: connection refused; start the"),
         (("10.1.2.3:1", "n=1"), "", "is not on this machine; give --ca with"),
         (("ADDRESS", "n=1", "n=2"), "", "duplicate attribute 'n'"),
         (("ADDRESS", "n=1", "--types", "m=string"), "", "--types declares 'm'"),
@@ -210,7 +210,7 @@ def test_what_cannot_be_published_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        (b"a,b\n1\n", "line 2: 1 cells, but the first row has 2"),
+        (b"a,b\n1\n", "line 2: 1 cell, but the first row has 2"),
         (b"a\n1\n1,2\n", "line 3: 2 cells, but the first row has 1"),
         (b'a\n"x\n', "line 2: unclosed double quote"),
         (b'a\n"x"y\n', "line 2: "),
@@ -368,8 +368,8 @@ def test_an_interrupt_tells_of_events_with_unknown_outcome() -> None:
     ("line", "problem"),
     [
         ('{"n": null}', "attribute 'n': null is not a value; leave out an attribute"),
-        ('{"m": 1, "n": [1]}', "attribute 'n': an array is not a value"),
-        ('{"n": {"m": 1}}', "attribute 'n': an object is not a value"),
+        ('{"m": 1, "n": [1]}', "attribute 'n': an array is not a value; attributes hold no lists"),
+        ('{"n": {"m": 1}}', "attribute 'n': an object is not a value; attributes are flat"),
         ('{"n": 1e999}', "attribute 'n': Number out of range"),
         ('{"n": 99999999999999999999}', "attribute 'n' is an integer outside"),
         ("[1]", 'not a JSON object, such as {"price": 12.5}'),
@@ -606,6 +606,23 @@ def test_what_nobody_reads_any_more_is_not_acknowledged(network: anabranch.Embed
         invoke("pub", network.addresses[0], "n=2")
         assert (process.stderr.read(), process.wait(30)) == (b"", 141)
     assert attributes(read(network.addresses[0], "headed", 1)) == [{"n": 2}]
+
+
+@pytest.mark.parametrize("arguments", [("sub", "TRUE"), ("sub", "--matches", "none")])
+def test_what_nobody_reads_any_more_ends_without_another_event(
+    network: anabranch.Embedded, arguments: tuple[str, ...]
+) -> None:
+    command, *rest = arguments
+    with subprocess.Popen(
+        [sys.executable, "-m", "anabranch", command, *network.addresses, *rest, "--format=table"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"time")
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == (b"", 141)
 
 
 def test_without_an_address_the_environment_names_the_network_file(

@@ -116,7 +116,7 @@ def test_the_broker_that_the_client_goes_to_is_told() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=QUICK) as client,
+            await connect(a.address, b.address, address_order="given", options=QUICK) as client,
         ):
             client.advertise("n > 0")
             await client.publish({"n": 1})

@@ -248,7 +248,9 @@ def test_a_client_does_not_commit_to_a_sink_at_another_broker_than_before() -> N
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", name="c", options=QUICK) as client,
+            await connect(
+                a.address, b.address, address_order="given", name="c", options=QUICK
+            ) as client,
         ):
             await client.stage("t", [{"n": 1}])
             await commit(client, 0, "t")
@@ -301,7 +303,9 @@ def test_a_client_stays_with_its_broker_while_a_commit_waits() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", name="c", options=QUICK) as client,
+            await connect(
+                a.address, b.address, address_order="given", name="c", options=QUICK
+            ) as client,
         ):
             found = await client.subscribe("n > 0")
             await found.wait_started("b")

@@ -22,7 +22,7 @@ def test_the_first_broker_that_answers_is_taken() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b):
             await a.kill()
-            async with await connect(a.address, b.address, order="given") as client:
+            async with await connect(a.address, b.address, address_order="given") as client:
                 assert (client.broker, client.is_connected) == ("b", True)
 
     run(story)
@@ -99,7 +99,7 @@ def test_what_can_be_seen_to_be_wrong_needs_no_broker(
 ) -> None:
     async def story() -> None:
         with pytest.raises(LocalError, match=hint):
-            await connect(*addresses, order="given", options=HURRY)
+            await connect(*addresses, address_order="given", options=HURRY)
 
     run(story)
 
@@ -153,7 +153,7 @@ def test_a_publisher_gives_up_a_frozen_broker_and_returns_to_it_for_its_answer()
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=QUICK) as client,
+            await connect(a.address, b.address, address_order="given", options=QUICK) as client,
         ):
             a.freeze(True)
             promise = await client.publish_soon({"n": 1})
@@ -170,7 +170,9 @@ def test_an_idle_subscriber_of_a_frozen_broker_goes_elsewhere_and_misses_nothing
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
             async with (
-                await connect(*addresses, order="given", name="reader", options=QUICK) as reader,
+                await connect(
+                    *addresses, address_order="given", name="reader", options=QUICK
+                ) as reader,
                 await connect(b.address, name="writer") as writer,
             ):
                 subscription = await reader.subscribe("n > 0", durable="s")

@@ -37,7 +37,7 @@ def test_clients_spread_over_the_brokers_by_default() -> None:
                 options = ClientOptions(address_seed=seed)
                 async with connect(a.address, b.address, options=options) as client:
                     brokers.add(client.broker)
-                async with connect(b.address, a.address, order="given") as client:
+                async with connect(b.address, a.address, address_order="given") as client:
                     assert client.broker == "b"
             assert brokers == {"a", "b"}
 
@@ -84,10 +84,22 @@ def test_a_connection_is_awaited_or_entered() -> None:
     run(story)
 
 
+def test_a_connection_that_was_not_awaited_says_how_to_write_it() -> None:
+    connecting = connect("127.0.0.1:1")
+    with pytest.raises(AttributeError, match=r"`client = await anabranch\.connect\(…\)`"):
+        _ = connecting.publish  # type: ignore[attr-defined]
+    connecting.close()
+
+
+def test_addresses_in_a_list_are_an_error() -> None:
+    with pytest.raises(LocalError, match="of type list; give each address as an argument"):
+        connect_blocking(["127.0.0.1:4100"])  # type: ignore[arg-type]
+
+
 def test_a_connection_that_fails_raises_on_entering() -> None:
     async def story() -> None:
         options = ClientOptions(connect_within_s=0.05)
-        with pytest.raises(ConnectError, match="no broker could be reached"):
+        with pytest.raises(ConnectError, match=r"refused; start the network \(`anabranch up"):
             async with connect("127.0.0.1:1", options=options):
                 pytest.fail("connected")
 

@@ -21,7 +21,9 @@ def test_events_that_a_departing_broker_refuses_are_published_elsewhere_once() -
     async def story() -> None:
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
-            async with await connect(*addresses, order="given", name="p", options=QUICK) as client:
+            async with await connect(
+                *addresses, address_order="given", name="p", options=QUICK
+            ) as client:
                 assert client.origin == "a"
                 a.freeze(True)
                 a.handle(contract.Depart())
@@ -39,7 +41,9 @@ def test_events_that_a_departing_broker_has_are_confirmed_by_it() -> None:
     async def story() -> None:
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
-            async with await connect(*addresses, order="given", name="p", options=QUICK) as client:
+            async with await connect(
+                *addresses, address_order="given", name="p", options=QUICK
+            ) as client:
                 a.stall(True)
                 waiting = [asyncio.ensure_future(client.publish({"n": n})) for n in range(5)]
                 await until(lambda: len(logged(a)) == 5)
@@ -57,7 +61,9 @@ def test_a_durable_subscription_goes_on_at_another_broker() -> None:
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
             async with (
-                await connect(*addresses, order="given", name="s", options=QUICK) as subscriber,
+                await connect(
+                    *addresses, address_order="given", name="s", options=QUICK
+                ) as subscriber,
                 await connect(b.address, name="p", options=QUICK) as publisher,
             ):
                 orders = await subscriber.subscribe("n >= 0", durable="orders", new=True)

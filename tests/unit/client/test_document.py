@@ -79,5 +79,15 @@ def test_importing_the_package_loads_no_sockets() -> None:
 def test_every_public_name_is_there() -> None:
     for name in anabranch.__all__:
         assert getattr(anabranch, name) is not None
-    with pytest.raises(AttributeError, match="has no attribute 'konnect'"):
-        _ = anabranch.konnect  # type: ignore[attr-defined]
+    assert set(anabranch.__all__) <= set(dir(anabranch))
+
+
+def test_an_unknown_name_is_an_error_with_a_similar_one() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", "import anabranch; anabranch.konnect"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "has no attribute 'konnect'. Did you mean: 'connect'?" in ran.stderr

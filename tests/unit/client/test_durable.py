@@ -221,7 +221,9 @@ def test_a_durable_subscription_roams_and_sees_each_event_once() -> None:
         async with (
             network("a", "b") as (a, b),
             await connect(a.address) as p,
-            await connect(b.address, a.address, order="given", name="s", options=QUICK) as s,
+            await connect(
+                b.address, a.address, address_order="given", name="s", options=QUICK
+            ) as s,
         ):
             subscription = await s.subscribe("TRUE", durable="d")
             await subscription.wait_started("a", "b")

@@ -1,5 +1,6 @@
 """Every keyword of the interface is in a signature; a misspelt one is an error, not ignored."""
 
+import asyncio
 import inspect
 import pydoc
 import re
@@ -8,7 +9,14 @@ from collections.abc import Callable
 import pytest
 
 import anabranch
-from anabranch import BlockingClient, BlockingSubscription, Client, Received, Subscription
+from anabranch import (
+    BlockingClient,
+    BlockingSubscription,
+    Client,
+    LocalError,
+    Received,
+    Subscription,
+)
 from anabranch.client.keyword_hints import suggest_keywords
 from tests.client_parts import network, run
 
@@ -65,6 +73,48 @@ def test_a_misspelt_keyword_of_connect_is_an_error() -> None:
         anabranch.connect("127.0.0.1:4100", option=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"[Dd]id you mean 'network_file'\?"):
         anabranch.connect_blocking(networkfile="x")  # type: ignore[call-arg]
+
+
+def keywords_of(function: Callable[..., object]) -> list[str]:
+    known = inspect.signature(function).parameters.values()
+    return [each.name for each in known if each.kind is each.KEYWORD_ONLY]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [each for each in [*public_functions(), anabranch.Fetcher.__init__] if keywords_of(each)],
+    ids=lambda each: each.__qualname__,
+)
+def test_every_function_with_keywords_suggests_the_right_one(
+    function: Callable[..., object],
+) -> None:
+    keyword = keywords_of(function)[-1]
+
+    async def call() -> None:
+        outcome = function(**{f"{keyword}s": 1})
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    with pytest.raises(TypeError, match=rf"did you mean '{keyword}'\?"):
+        asyncio.run(call())
+
+
+def test_a_choice_that_there_is_not_is_an_error_with_those_that_there_are() -> None:
+    async def story() -> None:
+        with pytest.raises(LocalError, match="order='steam' is invalid; give 'publisher' or 's"):
+            await anabranch.connect("127.0.0.1:1", order="steam")  # type: ignore[arg-type]
+        with pytest.raises(LocalError, match="the order of addresses is address_order='given'"):
+            await anabranch.connect("127.0.0.1:1", order="given")  # type: ignore[arg-type]
+        async with network("a") as (a,), anabranch.connect(a.address) as client:
+            with pytest.raises(LocalError, match="quality='fast' is invalid; give 'reliable' or"):
+                await client.subscribe("TRUE", quality="fast")  # type: ignore[arg-type]
+            pattern = "a:{n = 1} THEN b:{n = 2} WITHIN 5 s"
+            with pytest.raises(LocalError, match="placement='x' is invalid; give 'simple'"):
+                await client.subscribe_pattern(pattern, placement="x")  # type: ignore[arg-type]
+            with pytest.raises(LocalError, match="placement='x' is invalid; give 'simple'"):
+                await client.define_pattern("p", pattern, placement="x")  # type: ignore[arg-type]
+
+    run(story)
 
 
 def test_a_keyword_like_no_other_lists_those_that_there_are() -> None:

@@ -161,7 +161,7 @@ def test_a_client_that_roams_goes_on_reading_and_keeping() -> None:
         async with network("a", "b", "c") as (a, b, c):
             addresses = (a.address, b.address)
             async with (
-                await connect(*addresses, order="given", name="u", options=QUICK) as client,
+                await connect(*addresses, address_order="given", name="u", options=QUICK) as client,
                 await connect(c.address, name="feed") as feed,
             ):
                 matches = await client.subscribe_pattern(RISE)
@@ -236,7 +236,7 @@ def test_a_subscription_to_a_pattern_begins_elsewhere_if_its_broker_dies() -> No
         async with network("a", "b") as (a, b):
             options = ClientOptions(pause_last_s=0.05, close_within_s=0.2, start_within_s=0.2)
             async with await connect(
-                a.address, b.address, order="given", name="u", options=options
+                a.address, b.address, address_order="given", name="u", options=options
             ) as client:
                 a.stall(True)
                 asking = asyncio.create_task(client.subscribe_pattern(RISE))

@@ -131,7 +131,7 @@ def test_a_publisher_stays_with_its_origin_until_it_answers_and_follows_then() -
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=QUICK) as client,
+            await connect(a.address, b.address, address_order="given", options=QUICK) as client,
         ):
             # An origin that starts again asks those that have heard of its stream.
             await client.publish({"n": 0})
@@ -162,7 +162,7 @@ def test_events_after_a_move_state_what_they_follow() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=QUICK) as client,
+            await connect(a.address, b.address, address_order="given", options=QUICK) as client,
         ):
             await client.publish_many({"n": n} for n in range(3))
             assert a.broker is not None
@@ -183,10 +183,11 @@ def test_events_after_a_move_state_what_they_follow() -> None:
 
 def test_with_order_of_streams_events_state_nothing() -> None:
     async def story() -> None:
-        options = replace(QUICK, publish_order="stream")
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=options) as client,
+            await connect(
+                a.address, b.address, order="stream", address_order="given", options=QUICK
+            ) as client,
         ):
             await client.publish({"n": 1})
             await a.kill()
@@ -202,7 +203,7 @@ def test_an_origin_that_does_not_answer_in_time_is_given_up() -> None:
         options = replace(QUICK, order_within_s=0.2, unconfirmed_max=2)
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=options) as client,
+            await connect(a.address, b.address, address_order="given", options=options) as client,
         ):
             await client.publish({"n": 0})
             a.stall(True)
@@ -230,7 +231,7 @@ def test_what_was_never_sent_does_not_bind_the_publisher() -> None:
     async def story() -> None:
         async with (
             network("a", "b") as (a, b),
-            await connect(a.address, b.address, order="given", options=QUICK) as client,
+            await connect(a.address, b.address, address_order="given", options=QUICK) as client,
         ):
             await client.publish({"n": 1})
             await a.kill()

@@ -38,7 +38,9 @@ BRISK = ClientOptions(connect_within_s=20.0, pause_last_s=0.05)
 @asynccontextmanager
 async def client_of(*nodes: Node, options: ClientOptions = BRISK) -> AsyncIterator[Client]:
     places = [str(address(node, "clients")) for node in nodes]
-    async with await connect(*places, order="given", name="reader", options=options) as client:
+    async with await connect(
+        *places, address_order="given", name="reader", options=options
+    ) as client:
         yield client
 
 

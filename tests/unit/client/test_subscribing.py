@@ -173,7 +173,7 @@ def test_a_reliable_subscription_goes_on_if_nothing_was_forgotten_meanwhile() ->
         async with (
             network("a", "b", options=keeps) as (a, b),
             await connect(a.address) as p,
-            await connect(b.address, a.address, order="given", options=QUICK) as s,
+            await connect(b.address, a.address, address_order="given", options=QUICK) as s,
         ):
             subscription = await s.subscribe("TRUE")
             await subscription.wait_started("a", "b")
@@ -217,7 +217,7 @@ def test_a_best_effort_subscription_goes_on_over_the_gap() -> None:
         async with (
             network("a", "b") as (a, b),
             await connect(a.address) as p,
-            await connect(b.address, a.address, order="given", options=QUICK) as s,
+            await connect(b.address, a.address, address_order="given", options=QUICK) as s,
         ):
             subscription = await s.subscribe("TRUE", quality="best-effort")
             await subscription.wait_started("a")
@@ -347,7 +347,9 @@ def test_what_is_read_after_the_broker_is_gone_disturbs_nothing_at_the_next_one(
         async with (
             network("a", "b", "c") as (a, b, c),
             await connect(c.address) as p,
-            await connect(a.address, b.address, order="given", name="s", options=QUICK) as s,
+            await connect(
+                a.address, b.address, address_order="given", name="s", options=QUICK
+            ) as s,
         ):
             best = await s.subscribe("n >= 0", quality="best-effort", window=8)
             durable = await s.subscribe("n >= 0", durable="d")

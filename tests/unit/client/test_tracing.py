@@ -35,10 +35,14 @@ def test_the_traces_of_a_stormy_run_satisfy_the_checker(tmp_path: Path) -> None:
         async with network("a", "b") as (a, b):
             addresses = (a.address, b.address)
             p = await connect(
-                *addresses, order="given", name="p", trace=tmp_path / "p", options=QUICK
+                *addresses, address_order="given", name="p", trace=tmp_path / "p", options=QUICK
             )
             s = await connect(
-                *addresses[::-1], order="given", name="s", trace=tmp_path / "s", options=QUICK
+                *addresses[::-1],
+                address_order="given",
+                name="s",
+                trace=tmp_path / "s",
+                options=QUICK,
             )
             durable = await s.subscribe("n >= 10 AND NOT n = 20", durable="d")
             reliable = await s.subscribe("n < 5")

@@ -28,7 +28,7 @@ def test_a_greeting_comes_back_as_it_was(greeting: Greeting) -> None:
 
 def test_a_greeting_begins_with_the_name_of_the_protocol_and_its_version() -> None:
     assert msgspec.msgpack.decode(encode_greeting(BROKER)) == [
-        "anabranch", 1, "link", "n", 3, "a", 9_000, 7, b"", [], None,
+        "anabranch", 2, "link", "n", 3, "a", 9_000, 7, b"", [], None,
     ]  # fmt: skip
 
 
@@ -48,9 +48,9 @@ def test_a_refusal_is_an_error_with_its_reason() -> None:
         b"",
         b"\xc1",
         b"\x91\xa9anabranch",
-        msgspec.msgpack.encode(["anabranch", 1, "spy", "n", 3, "a", 9_000, 7]),
-        msgspec.msgpack.encode(["anabranch", 1, "link", "n", 3, "a", 100, 7]),
-        msgspec.msgpack.encode(["anabranch", 1, "link", "n", 3, "a" * 300, 9_000, 7]),
+        msgspec.msgpack.encode(["anabranch", 2, "spy", "n", 3, "a", 9_000, 7]),
+        msgspec.msgpack.encode(["anabranch", 2, "link", "n", 3, "a", 100, 7]),
+        msgspec.msgpack.encode(["anabranch", 2, "link", "n", 3, "a" * 300, 9_000, 7]),
         msgspec.msgpack.encode(["anabranch", -1, "link", "n", 3, "a", 9_000, 7]),
         bytes(GREETING_BYTES_MAX + 1),
     ],
@@ -63,7 +63,7 @@ def test_anything_else_is_no_greeting(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("protocol_version", 2, "protocol version 2 does not match 1"),
+        ("protocol_version", 1, "protocol version 1 does not match 2"),
         ("kind", "client", "for a link, not for a client"),
         ("network", "m", "network 'm' does not match 'n'"),
         ("network", "", "network '' does not match 'n'"),
@@ -85,7 +85,7 @@ def test_a_client_need_not_know_network_and_revision() -> None:
 
 def test_a_greeting_from_before_there_were_secrets_is_one_without_a_secret() -> None:
     data = msgspec.msgpack.encode(["anabranch", 1, "link", "n", 3, "a", 9_000, 7])
-    assert decode_greeting(data) == BROKER
+    assert decode_greeting(data) == msgspec.structs.replace(BROKER, protocol_version=1)
 
 
 def test_of_two_brokers_the_one_without_a_secret_is_named() -> None:

@@ -65,7 +65,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
             plaintext=self.plaintext,
             name=name,
             within_s=self.within_s,
-            order="given",
+            address_order="given",
         )
         return await way.connect()
 

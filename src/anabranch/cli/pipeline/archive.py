@@ -14,24 +14,25 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from typer.core import TyperGroup
 
 from anabranch.cli import connect_options
 from anabranch.cli.archive_backlog import options_of
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import counted, print_json
+from anabranch.cli.output import counted, iso_time, print_json
 from anabranch.cli.pipeline.spark_io import JsonOption, MasterOption, spark_session
 from anabranch.cli.screen import Steps, steps_on_stderr
 
 if TYPE_CHECKING:
     from anabranch.spark.archive.compaction import Compacted
+    from anabranch.spark.archive.manifest import State
     from anabranch.spark.archive.verification import Verified
     from anabranch.spark.archive.writer import Report
 
@@ -204,7 +205,7 @@ def show(directory: Directory, *, as_json: JsonOption = False) -> None:
 
     reader = ArchiveReader(directory)
     if as_json:
-        print_json({"network": reader.network, "state": reader.state})
+        print_json({"network": reader.network, "state": _document(reader.state)})
         return
     state = reader.state
     typer.echo(
@@ -213,13 +214,29 @@ def show(directory: Directory, *, as_json: JsonOption = False) -> None:
     )
     for stream, (first, last) in sorted(state.ranges.items()):
         files = [file for file in state.files.values() if file.stream == stream]
-        times = f", {_time(files[0].first_ns)} to {_time(files[-1].last_ns)}" if files else ""
+        times = ""
+        if files:
+            first_time, last_time = iso_time(files[0].first_ns, 0), iso_time(files[-1].last_ns, 0)
+            times = f", {first_time} to {last_time}"
         events = counted(sum(file.rows for file in files), "event")
         typer.echo(f"  {stream}: ticks {first} to {last}, {events}{times}")
     for span in state.missing:
         typer.echo(f"  missing: {span}")
     for column in sorted(state.columns, key=lambda each: each.name):
         typer.echo(f"  column {column.name}: {column.kind} of {column.attribute}")
+
+
+def _document(state: "State") -> dict[str, object]:
+    """The state, with ISO times of files: their `first` and `last` are ticks."""
+    files = {
+        path: {
+            **msgspec.structs.asdict(file),
+            "first_time": iso_time(file.first_ns),
+            "last_time": iso_time(file.last_ns),
+        }
+        for path, file in state.files.items()
+    }
+    return {**msgspec.structs.asdict(state), "files": files}
 
 
 # -- output ----------------------------------------------------------------------------------------
@@ -271,10 +288,6 @@ def _verified(found: "Verified") -> Iterator[str]:
         f"{word}: {counted(found.rows, 'event')} in {counted(found.files, 'file')},"
         f" {counted(found.commits, 'commit')}, network {found.network}"
     )
-
-
-def _time(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns // 10**9, UTC).isoformat(sep=" ").removesuffix("+00:00")
 
 
 def _progress(steps: Steps, what: str) -> Callable[[int, int], None]:

@@ -54,7 +54,10 @@ def audit(
         Path | None, typer.Option(help="Write an HTML report with plots to this file.")
     ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Anomalies of each kind to show.")] = 5,
-    network: connect_options.NetworkOption = None,
+    network: Annotated[
+        Path | None,
+        typer.Option("--network", "-n", help="Network file, in place of addresses of --published."),
+    ] = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",

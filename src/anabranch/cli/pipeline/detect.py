@@ -99,7 +99,7 @@ def detect(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint directory of --follow. Default: below --to.")
     ] = None,
-    network: connect_options.NetworkOption = None,
+    network: connect_options.SourceNetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
@@ -115,7 +115,7 @@ def detect(
     """
     *words, text = what
     pattern = Pattern.parse(text)
-    if not words and network is None:
+    if not connect_options.is_network_given(words, network):
         raise CommandError("give the events first, then the pattern")
     places = places_of(words, network, ca, plaintext)
     if follow and as_json:

@@ -64,7 +64,7 @@ def history(
     form: FormatOption = Format.json,
     as_json: JsonFormatOption = False,
     missing: MissingOption = Missing.fail,
-    network: connect_options.NetworkOption = None,
+    network: connect_options.SourceNetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     name: connect_options.NameOption = None,
@@ -81,7 +81,8 @@ def history(
     if not text.strip() or (connect_options.is_address(text) and not addresses):
         raise CommandError("give a filter after the addresses; TRUE matches every event")
     way = None
-    if addresses or network is not None:
+    others = () if archive is None or follow else (archive,)
+    if connect_options.is_network_given(addresses, network, others):
         way = connect_options.Way(
             addresses=connect_options.checked_addresses(addresses),
             file=network,
@@ -92,7 +93,8 @@ def history(
         )
     if way is None and (archive is None or follow):
         raise CommandError(
-            "give --archive, the address of a broker, or both; --follow requires an address"
+            "give --archive, the address of a broker, or both; --follow requires an address, or"
+            " --network"
         )
     if follow and until is not None:
         raise CommandError("--until and --follow are mutually exclusive")

@@ -80,7 +80,8 @@ def interleave(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint directory of --follow. Default: below --to.")
     ] = None,
-    network: connect_options.NetworkOption = None,
+    _json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,
+    network: connect_options.SourceNetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
@@ -94,7 +95,7 @@ def interleave(
     addresses = [word for word in words if connect_options.is_address(word)]
     paths = [Path(word) for word in words if not connect_options.is_address(word)]
     way = None
-    if addresses or network is not None:
+    if connect_options.is_network_given(addresses, network, paths):
         way = connect_options.Way(addresses=addresses, file=network, ca=ca, plaintext=plaintext)
     if (way is None) == (not paths):
         raise CommandError("give either the address of a broker (or --network) or directories")

@@ -91,7 +91,7 @@ def match(
     save_snapshot: Annotated[
         Path | None, typer.Option(help="Save the index to this file, for later runs.")
     ] = None,
-    network: connect_options.NetworkOption = None,
+    network: connect_options.SourceNetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
@@ -106,7 +106,7 @@ def match(
     snapshot of an index.
     """
     *words, subscriptions = what
-    if not words and network is None:
+    if not connect_options.is_network_given(words, network):
         raise CommandError("give the events first, then the file with the subscriptions")
     places = places_of(words, network, ca, plaintext)
     if counts and output is None:

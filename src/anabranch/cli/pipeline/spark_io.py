@@ -78,7 +78,7 @@ def places_of(
     archives = [path for path in paths if (path / _ARCHIVE_MARKER).is_dir()]
     files = tuple(path for path in paths if path not in archives)
     way = None
-    if addresses or network is not None:
+    if connect_options.is_network_given(addresses, network, paths):
         checked = connect_options.checked_addresses(addresses)
         way = connect_options.Way(addresses=checked, file=network, ca=ca, plaintext=plaintext)
     if len(archives) > 1:

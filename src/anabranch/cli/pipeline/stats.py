@@ -11,7 +11,6 @@ by chance.
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from rich.table import Table
 
 from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError
-from anabranch.cli.output import counted, print_json
+from anabranch.cli.output import counted, iso_time, print_json, with_iso_times
 from anabranch.cli.pipeline.spark_io import (
     JsonOption,
     MasterOption,
@@ -75,7 +74,8 @@ def _print_stream(stream: StreamStatistics, to: Console) -> None:
     to.print(f"{stream.stream or 'events'}: {counted(stream.events, 'event')}{_when(stream)}")
     if stream.periods:
         busiest = max(stream.periods, key=lambda period: period.events)
-        to.print(f"  busiest hour {_moment(busiest.start_s)}: {counted(busiest.events, 'event')}")
+        hour = iso_time(busiest.start_s * 10**9, 0)
+        to.print(f"  busiest hour {hour}: {counted(busiest.events, 'event')}")
     to.print(_attributes_table(stream))
     for pair, lift in _pairs(stream)[:_PAIRS]:
         comparison = "more often" if lift >= 1 else "less often"
@@ -88,12 +88,8 @@ def _when(stream: StreamStatistics) -> str:
     if stream.first_ns is None or stream.last_ns is None:
         return ""
     rate = "" if stream.rate_per_s is None else f", {stream.rate_per_s:,.4g}/s"
-    first, last = _moment(stream.first_ns // 10**9), _moment(stream.last_ns // 10**9)
+    first, last = iso_time(stream.first_ns, 0), iso_time(stream.last_ns, 0)
     return f", {first} to {last}{rate}"
-
-
-def _moment(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _attributes_table(stream: StreamStatistics) -> Table:
@@ -191,7 +187,7 @@ def stats(
     time_column: Annotated[
         str, typer.Option("--time", help="Column with the time of events.")
     ] = "",
-    network: connect_options.NetworkOption = None,
+    network: connect_options.SourceNetworkOption = None,
     ca: connect_options.CaOption = None,
     plaintext: connect_options.PlaintextOption = False,
     master: MasterOption = "",
@@ -221,7 +217,9 @@ def stats(
         wall_s=time.perf_counter() - begin,
     )
     if as_json:
-        print_json(report)
+        of_streams = [with_iso_times(msgspec.to_builtins(each)) for each in found.streams]
+        whole = with_iso_times({**msgspec.to_builtins(found), "streams": of_streams})
+        print_json({**msgspec.structs.asdict(report), "statistics": whole})
         return
     print_statistics(streams, report.filters, console())
     if export is not None:

@@ -276,7 +276,10 @@ def _check_leaf(leaf: Expression) -> None:
         case Binary(data):
             _require(bool(data), "a binary literal is not empty")
         case _:
-            raise FilterError(f"a {type(leaf).__name__} is not part of a filter")
+            raise FilterError(
+                f"a value of type {type(leaf).__name__} is not part of a filter; give a text such"
+                ' as "price > 10", or an expression of attr'
+            )
 
 
 def check_string(text: str) -> None:

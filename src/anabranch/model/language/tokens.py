@@ -235,6 +235,8 @@ _HINTS: Final = {
     ),
     "&": ("unknown operator", "AND"),
     "|": ("unknown operator", "OR"),
+    **dict.fromkeys("‘’“”„", ("a typographic quote", "a straight one: 'text'")),
+    ";": ("unexpected character", "the end: a filter is one condition without a semicolon"),
 }
 
 

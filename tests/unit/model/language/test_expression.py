@@ -52,8 +52,8 @@ TEST = Comparison("=", A, Integer(1))
         (Real(1), "is a float"),
         (Truth(1), "is a bool"),  # type: ignore[arg-type]
         (Binary(b""), "not empty"),
-        ("a = 1", "a str is not part of a filter"),
-        (And((TEST, None)), "a NoneType is not part of a filter"),  # type: ignore[arg-type]
+        ("a = 1", "a value of type str is not part of a filter"),
+        (And((TEST, None)), "of type NoneType is not part of a filter"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_tree_is_an_error(tree: Expression, message: str) -> None:

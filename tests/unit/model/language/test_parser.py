@@ -215,6 +215,8 @@ def test_range_from_high_to_low_is_valid_and_never_matches() -> None:
         ("a => 1", 2, "unknown operator '=>'", "= <> != < <= > >="),
         ("a = 1 && b = 2", 6, "unknown operator '&&'", "AND"),
         ("a = 1 || b = 2", 6, "unknown operator '||'", "OR"),
+        ("a = ‘b’", 4, "a typographic quote", "a straight one"),
+        ("a = 1;", 5, "unexpected character ';'", "without a semicolon"),
         ("a ~ 1", 2, "unexpected character '~'", ""),
         ("a = 1 b = 2", 6, "unexpected 'b'", "AND, OR or the end"),
         ("a =", 3, "ends too early", "an attribute"),
