@@ -23,9 +23,7 @@ own tick that was appended before the sync was requested, the rows of that step 
 State: the row of the own copy in the table `copies`. The rest is learned again from the copies.
 """
 
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Literal
 
 from msgspec.structs import replace
@@ -44,7 +42,9 @@ from anabranch.core.contract import (
 )
 from anabranch.core.options import Options
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
-from anabranch.core.replication.keeper import CopyRow, pruned, row_put, rows_in
+from anabranch.core.replication.keeper import CopyRow, pruned, row_put
+from anabranch.core.replication.peers import FRAME_BYTES, FRAME_TICKS, Peer, RecentRecords
+from anabranch.core.replication.remote_checks import check_answer, check_rows, checked_rows
 from anabranch.core.replication.rows import is_replicated
 from anabranch.model.errors import RemoteError
 from anabranch.model.replication import (
@@ -69,19 +69,17 @@ from anabranch.model.replication import (
 
 #: Read requests of the writer have these numbers and higher ones; those of the origin are lower.
 FIRST_REQUEST = 1 << 50
-#: Bytes that may be on their way to one copy; bytes and ticks of one frame.
-WINDOW_BYTES = 4 << 20
-FRAME_BYTES = 512 << 10
-FRAME_TICKS = 1_024
-#: Bytes of records that are kept in memory for copies that are a little behind.
-RECENT_BYTES_MAX = 8 << 20
-#: A copy that does not acknowledge is asked again after this many times `ask_again_s`, at most.
-_BACKOFF_MAX = 8
 #: What is confirmed is told to idle copies after this long.
 _TELL_AFTER_S = 0.05
 
+#: Bytes that may be on their way to one copy.
+WINDOW_BYTES = 4 << 20
 #: What a record adds to its bytes on the way.
 _RECORD_OVERHEAD = 64
+#: Two processes that outrank each other wait so many times `ask_again_s`, at most, between tries;
+#: they are over it after so many seconds.
+_OUTRANKED_MAX = 64
+_OUTRANKED_CALM_S = 60.0
 #: A fetch that brings nothing for so many times `ask_again_s` is begun anew.
 _FETCH_TRIES = 20
 
@@ -89,147 +87,6 @@ State = Literal["asking", "fetching", "complete", "beginning", "leading"]
 #: What a sync is for: a promise of the own copy, the start of a life, fetched records, the last of
 #: them, the row that says that they are complete.
 _Purpose = Literal["promise", "start", "confirmed", "fetched", "all fetched", "complete"]
-
-
-class Peer:
-    """Another broker that has a copy or should have one. Only this class writes its attributes."""
-
-    __slots__ = (
-        "acked",
-        "acked_in",
-        "again_at",
-        "answer",
-        "copy",
-        "factor",
-        "in_flight",
-        "next",
-        "reading",
-        "tell_at",
-        "told",
-    )
-
-    def __init__(self) -> None:
-        #: The answer in this life, and the copy that answered last in any.
-        self.answer: LifeAnswer | None = None
-        self.copy: CopyId | None = None
-        #: The newest tick that this copy has acknowledged to this process, and in which life.
-        self.acked = 0
-        self.acked_in = NO_LIFE
-        #: The next tick to send.
-        self.next = 0
-        #: (last tick, bytes) of the frames that are sent and not acknowledged.
-        self.in_flight: deque[tuple[int, int]] = deque()
-        #: The request number of the read in progress; 0 if there is none.
-        self.reading = 0
-        #: When to ask it again; None: it owes nothing. And the back-off of that.
-        self.again_at: float | None = 0.0
-        self.factor = 1
-        #: The confirmed tick that it was told last, and when to tell it the next.
-        self.told = 0
-        self.tell_at: float | None = None
-
-    @property
-    def window_bytes(self) -> int:
-        return sum(size for _, size in self.in_flight)
-
-    def begin_life(self) -> None:
-        """Its answer is about another life."""
-        self.answer = None
-        self.ask_now()
-
-    def ask_now(self) -> None:
-        self.in_flight.clear()
-        self.reading = 0
-        self.factor = 1
-        self.again_at = 0.0
-
-    def asked(self, now: float, again_s: float) -> None:
-        self.again_at = now + again_s * self.factor
-        self.factor = min(2 * self.factor, _BACKOFF_MAX)
-
-    def has_lost_records(self, answer: LifeAnswer) -> bool:
-        """Whether its copy lacks what it acknowledged to this process, though no other writer came
-        in between."""
-        if answer.copy != self.copy or not self.acked:
-            return False
-        before = answer.life if answer.life == self.acked_in else answer.promised_before
-        return before < self.acked_in or (before == self.acked_in and answer.last < self.acked)
-
-    def answered(self, answer: LifeAnswer) -> None:
-        if self.copy != answer.copy:
-            self.copy, self.acked, self.told = answer.copy, 0, 0
-            self.acked_in = NO_LIFE
-        self.answer = answer
-        self.again_at = None
-        self.in_flight.clear()
-        self.reading = 0
-
-    def lose(self) -> None:
-        """Its copy is lost."""
-        self.answer = self.copy = None
-        self.acked = self.told = 0
-
-    def continue_at(self, tick: int) -> None:
-        self.next = tick
-
-    def read(self, request: int) -> None:
-        self.reading = request
-
-    def sent(self, now: float, last: int, size: int, confirmed: int, again_s: float) -> None:
-        self.told, self.tell_at = confirmed, None
-        if size:
-            self.in_flight.append((last, size))
-            self.next = last + 1
-            if self.again_at is None:
-                self.again_at = now + again_s * self.factor
-
-    def kept(self, now: float, life: Life, tick: int, again_s: float) -> None:
-        if tick > self.acked:
-            self.acked, self.acked_in = tick, life
-            self.factor = 1
-            self.again_at = now + again_s
-        while self.in_flight and self.in_flight[0][0] <= tick:
-            self.in_flight.popleft()
-        if not self.in_flight:
-            self.again_at = None
-
-    def expect(self, at: float) -> None:
-        """It owes an answer, and is asked again at this time."""
-        self.again_at = at
-
-    def tell_later(self, at: float) -> None:
-        self.tell_at = at
-
-
-class RecentRecords:
-    """The newest records of the own log: all unsynced ones, and some synced ones."""
-
-    __slots__ = ("_records", "_size", "first")
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self._records: deque[bytes] = deque()
-        self._size = 0
-
-    def append(self, record: bytes) -> None:
-        self._records.append(record)
-        self._size += len(record)
-
-    def trim(self, synced: int) -> None:
-        while self._size > RECENT_BYTES_MAX and self.first <= synced:
-            self._size -= len(self._records.popleft())
-            self.first += 1
-
-    def portion(self, first: int) -> list[bytes]:
-        """Records from this tick on, as many as one frame takes."""
-        found: list[bytes] = []
-        size = 0
-        for record in islice(self._records, first - self.first, None):
-            size += len(record)
-            if found and (size > FRAME_BYTES or len(found) >= FRAME_TICKS):
-                break
-            found.append(record)
-        return found
 
 
 class StreamWriter:
@@ -281,6 +138,11 @@ class StreamWriter:
         self._needs_all = False
         #: The copy set that the next life is to have; None: that depends on the answers.
         self._planned: CopySet | None = None
+        #: The highest life that a copy has promised to somebody else, until when this broker does
+        #: not try to outrank it, and the back-off of that.
+        self._higher = NO_LIFE
+        self._outranked_until = 0.0
+        self._outranked_factor = 1
         #: Until when to wait for answers that are not necessary.
         self._wait_until: float | None = None
         #: The copy to fetch from, and the key after which to fetch rows; None: rows are complete.
@@ -396,29 +258,39 @@ class StreamWriter:
         return self._ask_due(now)
 
     def _answered(self, now: float, source: str, answer: LifeAnswer) -> list[PartRequest]:
-        if answer.copy.broker != source:
-            raise RemoteError(f"{source!r} answers for a copy of {answer.copy.broker!r}")
+        check_answer(source, answer)
         if answer.life != self.life or self.state == "fetching":
             return []
         if answer.promised > self.life:
-            # Rule 13: another process of this broker's name writes, or wrote.
-            return self._ask_for(now, self._life(answer.promised.number + 1))
-        if answer.promised != self.life:
-            return []
+            return self._outranked(now, answer.promised)
         peer = self._peers[source]
-        if peer.has_lost_records(answer):
+        if answer.promised != self.life or not peer.is_asked:
+            return []
+        if answer.copy in self._lost or peer.has_lost_records(answer):
             return self._rolled_back(now, source, peer, answer.copy)
         self._note_lost(answer.copy, peer.copy)
         peer.answered(answer)
         sets = self._sets()
-        for copies in sets:
-            self._note_lost(answer.copy, copies.of(source))
-            self._note_lost(self.own_id, copies.of(self._name))
+        for known in self._answers():
+            for copies in sets:
+                self._note_lost(known.copy, copies.of(known.copy.broker))
         self._note_removed(sets)
         self._meet(_brokers_of(sets))
         if self._life_tick:
             return self._prepare(now, source, peer) + self._look(now)
         return self._evaluate(now)
+
+    def _outranked(self, now: float, life: Life) -> list[PartRequest]:
+        """Another process of this broker's name writes, or wrote (rule 13): begin a higher life.
+
+        If that goes on, two processes outrank each other, or a copy lies: wait longer each time."""
+        self._higher = max(self._higher, life)
+        if now < self._outranked_until:
+            return []
+        is_calm = now > self._outranked_until + _OUTRANKED_CALM_S
+        self._outranked_factor = 1 if is_calm else min(2 * self._outranked_factor, _OUTRANKED_MAX)
+        self._outranked_until = now + self._options.ask_again_s * self._outranked_factor
+        return self._ask_for(now, self._life(self._higher.number + 1))
 
     def _note_lost(self, copy: CopyId, known: CopyId | None) -> None:
         """A broker has another copy than the known one, which is lost."""
@@ -584,6 +456,7 @@ class StreamWriter:
     def _fetched_rows(self, now: float, frame: FetchedRows) -> list[PartRequest]:
         if frame.life != self.life or frame.after != self._rows_after:
             return []
+        check_rows(frame.rows)
         self._fetch_tries = 0
         requests: list[PartRequest] = [Put(*row) for row in frame.rows]
         self._rows_after = frame.following or None
@@ -599,13 +472,14 @@ class StreamWriter:
         records = frame.records[: best.last - self._last]
         if not records:
             return []
+        rows = [checked_rows(record) for record in records]
         self._fetch_at = None
         self._fetch_tries = 0
         requests: list[PartRequest] = []
-        for record in records:
+        for record, carried in zip(records, rows, strict=True):
             self._last += 1
             requests.append(Append(self._last, record))
-            requests += [Put(*row) for row in rows_in(record)]
+            requests += [Put(*row) for row in carried]
         requests.append(self._sync("all fetched" if self._last == best.last else "fetched"))
         return requests
 
@@ -755,8 +629,7 @@ class StreamWriter:
         if kept.life != self.life or peer.copy != kept.copy or not self._life_tick:
             return []
         if kept.is_lacking:
-            # Its answer says where to continue.
-            peer.ask_now()
+            peer.lacks(now, self._options.ask_again_s)
             return self._ask_due(now)
         if kept.tick > self._last:
             raise RemoteError(f"{source!r} acknowledges tick {kept.tick}, which does not exist")
@@ -860,6 +733,7 @@ class StreamWriter:
         peers = self._peers.values()
         return earliest(
             self._wait_until,
+            self._outranked_until if self._higher > self.life else None,
             *(peer.again_at for peer in peers),
             *(peer.tell_at for peer in peers if self._life_tick),
         )
@@ -868,6 +742,8 @@ class StreamWriter:
         if self.state == "fetching":
             is_due = self._fetch_at is not None and self._fetch_at <= now
             return self._fetch_again(now) if is_due else []
+        if self._higher > self.life and self._outranked_until <= now:
+            return self._outranked(now, self._higher)
         requests = self._ask_due(now)
         if self._wait_until is not None and self._wait_until <= now:
             requests += self._evaluate(now)
