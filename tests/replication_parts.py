@@ -7,13 +7,15 @@
 """
 
 from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
 
 from anabranch.core import contract
 from anabranch.core.contract import Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin.log_tail import BlankRecord, RowsRecord, encode_record
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
-from anabranch.core.replication.keeper import TABLE, CopyRow, KeptCopy, Keeper, read_row
+from anabranch.core.replication.keeper import TABLE, CopyRow, Keeper, KeptCopy, read_row
 from anabranch.core.replication.writer import StreamWriter
 from anabranch.model.event import EventId
 from anabranch.model.replication import (
@@ -172,16 +174,17 @@ class KeeperOnDisk:
         )
 
 
-class _Keeping:
+class _Keeping(Random):
     """Decides what a crash keeps of the writes: so many of them, and no unsynced records."""
 
     def __init__(self, writes: int) -> None:
+        super().__init__(0)
         self._writes = writes
 
     def randint(self, first: int, last: int) -> int:
         return max(first, min(last, self._writes))
 
-    def randrange(self, *_: int) -> int:
+    def randrange(self, *_: object, **__: object) -> int:
         return 0
 
     def random(self) -> float:
@@ -249,8 +252,8 @@ class WriterAlone:
             self.take(self.writer.time_passed(self.now))
         raise AssertionError("the writer is busy for ever")
 
-    def answer(self, source: str, number: int = 1, **more: object) -> LifeAnswer:
+    def answer(self, source: str, number: int = 1, **more: Any) -> LifeAnswer:
         """The promise of a copy that has nothing, unless it is said otherwise."""
         asked = self.writer.life
-        fields: dict[str, object] = {"promised": asked, "copy": CopyId(source, number), **more}
-        return LifeAnswer(STREAM, asked, **fields)  # type: ignore[arg-type]
+        fields: dict[str, Any] = {"promised": asked, "copy": CopyId(source, number), **more}
+        return LifeAnswer(STREAM, asked, **fields)

@@ -655,6 +655,8 @@ class StreamWriter:
                 # From now on, older copy sets do not matter.
                 self._row = replace(self._row, confirmed=tick)
                 requests = self._put_row("confirmed")
+                for peer in self._peers.values():
+                    peer.tell_later(now)
             self._older_sets, self._needs_all = [], False
             self.state = "leading"
         if _is_same_set(self._next_set(), copies):

@@ -248,9 +248,7 @@ def test_rows_are_found_again_after_a_restart() -> None:
 def test_a_restart_examines_few_records_of_a_long_copy_without_rows() -> None:
     kept = promised()
     for first in range(1, 20_000, 1_000):
-        kept.say(
-            kept.keep(5, first, [RECORD] * 1_000, start(1, 5), confirmed=max(first - 1, 0))
-        )
+        kept.say(kept.keep(5, first, [RECORD] * 1_000, start(1, 5), confirmed=max(first - 1, 0)))
     kept.effects.clear()
     kept.crash()
     read = sum(each.last - each.first + 1 for each in kept.effects if isinstance(each, Read))
@@ -351,9 +349,7 @@ def test_a_frame_of_one_stream_does_nothing_for_a_thousand_others() -> None:
         kept.tell(AskLife(stream, Life(5, stream, 5)), source=stream)
     assert len(kept.settle()) == 1_000
     ticking = kept.keep(5, 1, [RECORD], stream="s7")
-    frame = type(ticking)(
-        "s7", Life(5, "s7", 5), ticking.copy, (), 1, [RECORD], 0, 1
-    )
+    frame = type(ticking)("s7", Life(5, "s7", 5), ticking.copy, (), 1, [RECORD], 0, 1)
     kept.effects.clear()
     kept.say(frame, source="s7")
     assert len(kept.effects) < 10

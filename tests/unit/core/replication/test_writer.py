@@ -1,5 +1,7 @@
 """A writer begins a life with enough answers, confirms with enough copies, and survives lies."""
 
+from typing import Any
+
 import pytest
 
 from anabranch.core.contract import DropCopy, Put, Restart
@@ -28,15 +30,13 @@ from tests.replication_parts import RECORD, STREAM, WriterAlone, life, rows_reco
 
 OWN = CopyId(STREAM, 1_000)
 K, L = CopyId("k", 1), CopyId("l", 1)
+ALONE = CopySet((K,), 1)
 
 
-def row(
-    *members: CopyId, confirm: int, last: int, confirmed: int = 0, lost_own: bool = False
-) -> dict[str, object]:
+def row(*members: CopyId, confirm: int, last: int, confirmed: int = 0) -> dict[str, Any]:
     """What a writer finds whose log has ticks 1 to `last` of life 5."""
     starts = (LifeStart(1, life(5), CopySet(members, confirm)),)
-    number = 2_000 if lost_own else OWN.number
-    kept = CopyRow(number, life(5), starts=starts, is_open=True, confirmed=confirmed)
+    kept = CopyRow(OWN.number, life(5), starts=starts, is_open=True, confirmed=confirmed)
     return {"row": kept, "last": last}
 
 
@@ -51,14 +51,18 @@ def founded(confirm: int = 2) -> WriterAlone:
     return alone
 
 
-def has(alone: WriterAlone, last: int, confirmed: int = 0, **more: object) -> dict[str, object]:
+def has(last: int, confirmed: int = 0, **more: Any) -> dict[str, Any]:
     """Fields of the answer of a copy that has ticks of life 5."""
     starts = (LifeStart(1, life(5), CopySet((OWN, K, L), 2)),)
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "is_empty": False, "last": last, "starts": starts, "confirmed": confirmed,
         "promised_before": life(5),
     }  # fmt: skip
     return fields | more
+
+
+def state_of(alone: WriterAlone) -> str:
+    return alone.writer.state
 
 
 # -- starting --------------------------------------------------------------------------------------
@@ -73,20 +77,20 @@ def test_a_new_stream_begins_when_all_keepers_have_answered() -> None:
 
 
 def test_a_life_begins_after_a_start_quorum_has_promised() -> None:
-    alone = WriterAlone("k", "l", confirm=2, **row(OWN, K, L, confirm=2, last=3, confirmed=3))  # type: ignore[arg-type]
+    alone = WriterAlone("k", "l", confirm=2, **row(OWN, K, L, confirm=2, last=3, confirmed=3))
     alone.wait(60)
-    assert alone.writer.state == "asking"
-    alone.hear("k", alone.answer("k", **has(alone, 3)))
+    assert state_of(alone) == "asking"
+    alone.hear("k", alone.answer("k", **has(3)))
     alone.wait(1)
-    assert alone.writer.state == "complete"
+    assert state_of(alone) == "complete"
 
 
 def test_a_life_waits_until_all_that_may_be_lost_is_looked_at() -> None:
     both = row(OWN, K, L, confirm=3, last=3, confirmed=3)
-    alone = WriterAlone("k", "l", confirm=3, **both)  # type: ignore[arg-type]
-    alone.hear("k", alone.answer("k", **has(alone, 3)))
+    alone = WriterAlone("k", "l", confirm=3, **both)
+    alone.hear("k", alone.answer("k", **has(3)))
     alone.wait(60)
-    assert alone.writer.state == "asking"
+    assert state_of(alone) == "asking"
 
 
 def test_two_lost_copies_are_known_in_whatever_order_the_copies_answer() -> None:
@@ -96,22 +100,22 @@ def test_two_lost_copies_are_known_in_whatever_order_the_copies_answer() -> None
         starts = (LifeStart(1, life(5), CopySet((CopyId(STREAM, 1), K, L), 3)),)
         answers = {
             "k": alone.answer("k", 9),
-            "l": alone.answer("l", **has(alone, 3, 3, starts=starts)),
+            "l": alone.answer("l", **has(3, 3, starts=starts)),
         }
         alone.hear(first, answers[first])
         alone.hear(second, answers[second])
         alone.wait(1)
-        assert alone.writer.state == "fetching", first
+        assert state_of(alone) == "fetching", first
 
 
 def test_the_copy_with_the_newest_life_is_adopted_and_not_the_longest() -> None:
     sets = CopySet((OWN, K, L), 2)
-    alone = WriterAlone("k", "l", confirm=2, **row(OWN, K, L, confirm=2, last=3))  # type: ignore[arg-type]
+    alone = WriterAlone("k", "l", confirm=2, **row(OWN, K, L, confirm=2, last=3))
     longest = (LifeStart(1, life(5), sets),)
     newest = (LifeStart(1, life(5), sets), LifeStart(4, life(7), sets))
-    alone.hear("k", alone.answer("k", **has(alone, 9, 3, starts=longest)))
-    alone.hear("l", alone.answer("l", **has(alone, 4, 3, starts=newest)))
-    assert alone.writer.state == "fetching"
+    alone.hear("k", alone.answer("k", **has(9, 3, starts=longest)))
+    alone.hear("l", alone.answer("l", **has(4, 3, starts=newest)))
+    assert state_of(alone) == "fetching"
     asked = [content for _, content in alone.said if isinstance(content, FetchTicks)]
     assert [each.copy for each in asked] == [L]
 
@@ -178,7 +182,7 @@ def test_a_first_frame_that_is_lost_is_asked_for_again() -> None:
         alone.writer.peers["k"].ask_now()
         alone.wait(5)
         starts = (LifeStart(1, alone.writer.life, CopySet((OWN, K, L), 2)),)
-        fields = {"is_empty": False, "last": 1, "starts": starts}
+        fields: dict[str, Any] = {"is_empty": False, "last": 1, "starts": starts}
         alone.hear("k", alone.answer("k", **fields))
         said = alone.wait(20)
         assert any(isinstance(each, AskLife) for each in said), number
@@ -212,7 +216,12 @@ def test_a_lost_copy_is_replaced_when_the_new_one_has_everything() -> None:
     alone.wait(0.1)
     for broker, number in (("k", 9), ("l", 1)):
         starts = (LifeStart(1, life(1_000), CopySet((OWN, K, L), 2)),)
-        fields = {"is_empty": False, "last": 1, "starts": starts, "confirmed": 1}
+        fields: dict[str, Any] = {
+            "is_empty": False,
+            "last": 1,
+            "starts": starts,
+            "promised_before": life(1_000),
+        }
         alone.hear(broker, alone.answer(broker, number, **fields))
     assert alone.writer.copies is not None
     assert alone.writer.copies.members == (OWN, CopyId("k", 9), L)
@@ -228,18 +237,18 @@ def test_a_lost_copy_is_replaced_when_the_new_one_has_everything() -> None:
         {"promised": Life(INT_MAX, "z", 1)},
         {"promised": Life(LIFE_NUMBER_MAX + 1, "a", 1)},
         {"first": 9, "last": 3},
-        {"starts": (LifeStart(3, life(5), CopySet((K,), 1)), LifeStart(1, life(6), CopySet((K,), 1)))},
+        {"starts": (LifeStart(3, life(5), ALONE), LifeStart(1, life(6), ALONE))},
         {"starts": (LifeStart(1, life(9_999_999), CopySet((K,), 1)),)},
         {"starts": (LifeStart(1, life(5), CopySet((K, L), 3)),)},
         {"starts": (LifeStart(1, life(5), CopySet((K,), 0)),)},
         {"starts": (LifeStart(1, life(5), CopySet((K, CopyId("k", 2)), 1)),)},
     ],
 )  # fmt: skip
-def test_an_impossible_answer_is_refused(fields: dict[str, object]) -> None:
+def test_an_impossible_answer_is_refused(fields: dict[str, Any]) -> None:
     alone = WriterAlone("k", "l", confirm=2)
     with pytest.raises(RemoteError):
         alone.hear("k", alone.answer("k", **fields))
-    assert alone.writer.state == "asking"
+    assert state_of(alone) == "asking"
 
 
 def test_a_broker_without_a_copy_is_refused() -> None:
@@ -314,8 +323,8 @@ def fetching() -> WriterAlone:
     """A writer that has lost its disk, and fetches three ticks from k."""
     alone = WriterAlone("k", confirm=2)
     starts = (LifeStart(1, life(5), CopySet((CopyId(STREAM, 1), K), 2)),)
-    alone.hear("k", alone.answer("k", **has(alone, 3, 3, starts=starts)))
-    assert alone.writer.state == "fetching"
+    alone.hear("k", alone.answer("k", **has(3, 3, starts=starts)))
+    assert state_of(alone) == "fetching"
     return alone
 
 
@@ -371,9 +380,9 @@ def test_a_source_that_falls_silent_costs_a_restart_and_not_a_busy_loop() -> Non
 
 
 def test_a_log_with_more_confirmed_ticks_than_all_copies_is_not_given_up() -> None:
-    alone = WriterAlone("k", confirm=2, **row(OWN, K, confirm=2, last=9, confirmed=9))  # type: ignore[arg-type]
+    alone = WriterAlone("k", confirm=2, **row(OWN, K, confirm=2, last=9, confirmed=9))
     sets = CopySet((OWN, K), 2)
     starts = (LifeStart(1, life(5), sets), LifeStart(4, life(7), sets))
-    alone.hear("k", alone.answer("k", **has(alone, 4, 4, starts=starts)))
-    assert alone.writer.state == "asking"
+    alone.hear("k", alone.answer("k", **has(4, 4, starts=starts)))
+    assert state_of(alone) == "asking"
     assert not any(isinstance(each, DropCopy) for each in alone.effects)
