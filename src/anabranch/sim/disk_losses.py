@@ -4,7 +4,8 @@ Rules
 
 1. A disk is lost only if every stream stays recoverable: of the copies that count, those of brokers
    that are whole, at least as many remain as a life needs to begin, and at most `confirm - 1` are
-   lost. A copy is whole if its broker has it under the identity that the copy set names.
+   lost. A copy is whole if its broker has it under the identity that the copy set names. A copy
+   that was lost counts until its successor is in the set, and the copies know it.
 2. What is asked of the network in return: nothing that was confirmed is lost, no confirmed tick
    changes (`tick-reused`), no keeper has another record at a tick than its origin confirmed
    (`copy-differs`) or believes in ticks that are not confirmed (`stale-read`), and when all is
@@ -16,8 +17,9 @@ from random import Random
 
 from anabranch.check.checker import Anomaly
 from anabranch.core.broker import Broker
+from anabranch.core.replication.keeper import KeptCopy
 from anabranch.core.replication.writer import StreamWriter
-from anabranch.model.replication import CopyId, CopySet
+from anabranch.model.replication import CopyId, CopySet, Life
 from anabranch.sim.world import World
 
 
@@ -72,9 +74,21 @@ class DiskLosses:
                 yield name, self._sets_of(host.broker.replication.writer)
 
     def _sets_of(self, writer: StreamWriter) -> list[CopySet]:
-        if not writer.is_leading or writer.copies is None or not writer.is_settled:
+        copies = writer.copies
+        if not writer.is_leading or copies is None or not writer.is_settled:
             return []
-        return [writer.copies]
+        # Until its copies know that a life is confirmed, a start asks the older sets as well, and
+        # these may lack a copy already.
+        known = [copy for member in copies.members for copy in self._kept(writer.stream, member)]
+        return [copies] if all(_is_told(copy, writer.life) for copy in known) else []
+
+    def _kept(self, stream: str, member: CopyId) -> Iterator[KeptCopy]:
+        """The copy at a keeper, if it is the one that is a member."""
+        host = self._world.hosts.get(member.broker)
+        if host is not None and host.broker is not None:
+            for copy in host.broker.replication.keeper.copies:
+                if copy.stream == stream and copy.id_at(member.broker) == member:
+                    yield copy
 
     def _is_spare(self, victim: str, stream: str, sets: list[CopySet]) -> bool:
         if not sets:
@@ -96,10 +110,7 @@ class DiskLosses:
         if member.broker == stream:
             writer = broker.replication.writer
             return writer is not None and writer.own_id == member
-        return any(
-            copy.stream == stream and copy.id_at(member.broker) == member
-            for copy in broker.replication.keeper.copies
-        )
+        return any(True for _ in self._kept(stream, member))
 
     # -- the watch --------------------------------------------------------------------------------
 
@@ -143,3 +154,9 @@ class DiskLosses:
             return f"{len(members)} of {wanted} copies"
         lost = [each for each in members if not self._is_whole(writer.stream, each)]
         return f"the copy {lost[0]} is lost" if lost else ""
+
+
+def _is_told(copy: KeptCopy, life: Life) -> bool:
+    """Whether a copy knows, on its disk, that this life is confirmed."""
+    starts = copy.row.starts
+    return bool(starts) and starts[-1].life == life and copy.row.confirmed >= starts[-1].tick

@@ -7,7 +7,8 @@ subscriptions that it claims to cover (the S-Λ invariant).
 """
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -376,12 +377,24 @@ class Simulation:
             advertised=sum(a.advertised for a in self.applications if isinstance(a, SimPublisher)),
             splits=0 if self.paths is None else self.paths.splits,
             moves=0 if self.paths is None else self.paths.moves,
+            lost_disks=self.disk_losses.count,
+            fetches=world.count.fetches,
+            lives=sum(map(len, self._lives())),
+            set_changes=sum(map(_set_changes, self._lives())),
         )
+
+    def _lives(self) -> Iterator[list[LifeRecord]]:
+        """The lives of each stream that were confirmed."""
+        for host in self.world.hosts.values():
+            records = (decode_record(data) for _, data in sorted(host.disk.ever_synced.items()))
+            yield [record for record in records if isinstance(record, LifeRecord)]
 
     def _fault_counts(self) -> dict[str, int]:
         counts = self.faults.counts | self.reconfiguring.counts
         if self.rollbacks.count:
             counts["rollback"] = self.rollbacks.count
+        if self.disk_losses.count:
+            counts["lose-disk"] = self.disk_losses.count
         return counts
 
     def _reused(self) -> list[Anomaly]:
@@ -427,6 +440,11 @@ def _logged(
         time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
         found.append(told.Logged(stream, tick, *publisher, time, draft))
     return found
+
+
+def _set_changes(lives: Sequence[LifeRecord]) -> int:
+    """How many lives have other copies than the one before."""
+    return sum(set(a.copies.members) != set(b.copies.members) for a, b in pairwise(lives))
 
 
 def _where(error: Exception) -> str:

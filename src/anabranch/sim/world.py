@@ -67,8 +67,9 @@ class WorldCounters:
         self.frames = 0
         self.frame_bytes = 0
         self.kills = 0
-        #: How often brokers restarted themselves.
+        #: How often brokers restarted themselves, and because they had fetched their streams.
         self.restarts = 0
+        self.fetches = 0
         self.cuts = 0
         self.lost_frames = 0
         self.repeats = 0
@@ -441,6 +442,8 @@ class World:
                 0.001, self._if_alive, name, host.life, contract.RowsRead(effect.request, *found)
             )
         elif isinstance(effect, contract.Restart):
+            writer = None if host.broker is None else host.broker.replication.writer
+            self.count.fetches += writer is not None and writer.state == "fetching"
             self.after(0.0, self._restart, name, host.life)
         elif isinstance(effect, contract.CutLink):
             if not effect.reason.startswith(SILENT):

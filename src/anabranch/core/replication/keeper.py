@@ -26,6 +26,7 @@ known to be confirmed is told again by the writer; safe to lose.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -46,8 +47,13 @@ from anabranch.core.contract import (
     Recovered,
     RowsRead,
 )
-from anabranch.core.origin.log_tail import RowsRecord, decode_record
 from anabranch.core.part_requests import CarryTo, PartRequest, RequestSync
+from anabranch.core.replication.remote_checks import (
+    check_frame,
+    check_starts,
+    is_ascending,
+    rows_in,
+)
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import Position, Tick
@@ -79,8 +85,6 @@ ROWS_TABLE = COPY_ROWS
 FETCH_BYTES_MAX = 1 << 20
 #: Records that are examined for rows at a time after a restart.
 _EXAMINE_TICKS = 4_096
-#: The tag of a `RowsRecord`, the second byte of its encoding.
-_ROWS_TAG = 5
 #: Frames that wait for a row of their copy: more than a writer sends ahead.
 PENDING_MAX = 16
 
@@ -112,9 +116,7 @@ _decoder = msgspec.msgpack.Decoder(CopyRow)
 def read_row(_stream: str, value: bytes) -> CopyRow:
     """Decode a row of `copies`; `ValueError` if its content is impossible."""
     row = _decoder.decode(value)
-    ticks = [start.tick for start in row.starts]
-    lives = [start.life for start in row.starts]
-    if ticks != sorted(set(ticks)) or lives != sorted(set(lives)):
+    if not is_ascending([each.tick for each in row.starts], [each.life for each in row.starts]):
         raise ValueError("the lives of its records are not in order")
     return row
 
@@ -131,14 +133,6 @@ def pruned(starts: Sequence[LifeStart], first: int) -> Starts:
     return found
 
 
-def rows_in(record: bytes) -> list[Row]:
-    """The catalog rows that a record carries."""
-    if len(record) < 2 or record[1] != _ROWS_TAG:
-        return []
-    decoded = decode_record(record)
-    return decoded.rows if isinstance(decoded, RowsRecord) else []
-
-
 class KeptCopy:
     """One copy. Only `Keeper` and this class write its attributes."""
 
@@ -150,6 +144,7 @@ class KeptCopy:
         "is_row_pending",
         "last",
         "pending",
+        "reading",
         "row",
         "stream",
         "synced",
@@ -177,6 +172,8 @@ class KeptCopy:
         self.unapplied: dict[int, list[Row]] = {}
         #: The next tick whose record is examined for rows after a restart; 0 if all were.
         self.examining = row.applied + 1 if row.applied < last else 0
+        #: The number of the read in progress for its writer; 0 if there is none.
+        self.reading = 0
         #: Whom to tell what is synced,
         self.told = ""
         #: and up to where these records are those of the promised life's writer.
@@ -328,11 +325,13 @@ class Keeper:
             return [self._answer(copy, source, AskLife(copy.stream, frame.life))]
         if frame.life > row.promised:
             return []
+        # Before anything waits for the disk: then it is too late to refuse.
+        check_frame(frame)
+        rows = [rows_in(record) for record in frame.records]
         if copy.is_row_pending:
             if len(copy.pending) < PENDING_MAX:
                 copy.pending.append((source, frame))
             return []
-        _check_frame(frame)
         copy.told = source
         if not row.is_open:
             if frame.first != frame.oldest:
@@ -350,9 +349,9 @@ class Keeper:
             return [self._kept(copy, is_lacking=True)]
         end = before + len(frame.records)
         same = _same_until(row.starts, frame.starts, frame.first, min(end, copy.last))
-        if same < min(end, copy.last) or _adds_life(row.starts, frame.starts, end, copy.last):
+        if same < min(end, copy.last) or _has_other_lives(row.starts, frame.starts, end, copy.last):
             return self._change_lives(copy, source, frame, same)
-        return self._append(copy, frame)
+        return self._append(copy, frame, rows)
 
     def _keep_rest(self, copy: KeptCopy, source: str, frame: KeepTicks) -> list[PartRequest]:
         """Ignore the records of a frame that were deleted here."""
@@ -386,6 +385,9 @@ class Keeper:
         end = frame.first + len(frame.records) - 1
         requests: list[PartRequest] = []
         kept = min(same, copy.last) if same < min(end, copy.last) else copy.last
+        starts = [start for start in copy.row.starts if start.tick <= kept]
+        starts += [start for start in frame.starts if kept < start.tick <= end]
+        check_starts(source, tuple(starts[-STARTS_MAX:]), frame.life)
         if kept < copy.last:
             if kept < copy.confirmed:
                 text = (
@@ -400,22 +402,21 @@ class Keeper:
             copy.synced = min(copy.synced, kept)
             if copy.examining > kept:
                 copy.examining = 0
-        starts = [start for start in copy.row.starts if start.tick <= kept]
-        starts += [start for start in frame.starts if kept < start.tick <= end]
         copy.pending.insert(0, (source, frame))
         changed = msgspec.structs.replace(copy.row, starts=pruned(starts, copy.row.first))
         return requests + self._put(copy, changed)
 
-    def _append(self, copy: KeptCopy, frame: KeepTicks) -> list[PartRequest]:
+    def _append(
+        self, copy: KeptCopy, frame: KeepTicks, rows: Sequence[list[Row]]
+    ) -> list[PartRequest]:
         requests: list[PartRequest] = []
         verified = frame.first + len(frame.records) - 1
         copy.verified = max(copy.verified, verified)
         for tick, record in enumerate(frame.records, frame.first):
             if tick <= copy.last:
                 continue
-            rows = rows_in(record)
-            if rows:
-                copy.unapplied[tick] = rows
+            if rows[tick - frame.first]:
+                copy.unapplied[tick] = rows[tick - frame.first]
             requests.append(Append(tick, record, copy.stream))
             copy.last = tick
         if requests:
@@ -439,8 +440,9 @@ class Keeper:
         """Put confirmed rows into the catalog (rule 3)."""
         if copy.examining or copy.confirmed <= copy.row.applied:
             return []
-        ticks = [tick for tick in copy.unapplied if tick <= copy.confirmed]
-        if not ticks:
+        ticks = list(takewhile(copy.confirmed.__ge__, copy.unapplied))
+        if not ticks and copy.confirmed - copy.row.applied < _EXAMINE_TICKS:
+            # A start examines the records after the newest applied one: let it not be all of them.
             return []
         requests: list[PartRequest] = []
         for tick in ticks:
@@ -505,9 +507,13 @@ class Keeper:
     ) -> list[PartRequest]:
         if fetch.life != copy.row.promised or copy.is_row_pending or copy.examining:
             return []
-        if any(isinstance(each, tuple) and each[1] == fetch for each in self._reads.values()):
+        if copy.reading:
+            # One read at a time: the writer repeats its question.
+            return []
+        if isinstance(fetch, FetchTicks) and not copy.row.first <= fetch.first <= copy.synced:
             return []
         self._request += 1
+        copy.reading = self._request
         self._reads[self._request] = (source, fetch)
         if isinstance(fetch, FetchTicks):
             read = Read(self._request, fetch.first, copy.synced, FETCH_BYTES_MAX, copy.stream)
@@ -523,8 +529,10 @@ class Keeper:
         if purpose is None:
             return []
         source, fetch = purpose
-        if not isinstance(fetch, FetchTicks):
+        copy = self._copies.get(fetch.stream)
+        if copy is None or copy.reading != read.request or not isinstance(fetch, FetchTicks):
             return []
+        copy.reading = 0
         found = FetchedTicks(fetch.stream, fetch.life, fetch.first, list(read.records))
         return [CarryTo(source, found)]
 
@@ -535,8 +543,9 @@ class Keeper:
             return []
         source, fetch = purpose
         copy = self._copies.get(fetch.stream)
-        if copy is None or not isinstance(fetch, FetchRows):
+        if copy is None or copy.reading != read.request or not isinstance(fetch, FetchRows):
             return []
+        copy.reading = 0
         if read.is_damaged:
             return self._lose(copy, "has a damaged row") + self._sync()
         rows: list[Row] = []
@@ -562,8 +571,11 @@ class Keeper:
             return []
         if not read.records:
             return self._lose(copy, f"has no record {read.first}")
-        for tick, record in enumerate(read.records, read.first):
-            rows = rows_in(record)
+        try:
+            found = [rows_in(record) for record in read.records]
+        except RemoteError:
+            return self._lose(copy, "has a record that cannot be read")
+        for tick, rows in enumerate(found, read.first):
             if rows and tick <= copy.last:
                 copy.unapplied.setdefault(tick, rows)
         copy.unapplied = dict(sorted(copy.unapplied.items()))
@@ -642,16 +654,6 @@ class Keeper:
         return [Note("warning", text)]
 
 
-def _check_frame(frame: KeepTicks) -> None:
-    ticks = [start.tick for start in frame.starts]
-    if ticks != sorted(set(ticks)):
-        raise RemoteError(f"the lives of stream {frame.stream!r} are not in order")
-    if frame.starts and frame.starts[-1].life > frame.life:
-        raise RemoteError(f"a record of {frame.stream!r} has a life after {frame.life}")
-    if frame.oldest > frame.first + len(frame.records):
-        raise RemoteError(f"{frame.stream!r} sends records that it has deleted")
-
-
 def _same_until(
     starts: Sequence[LifeStart], other: Sequence[LifeStart], first: int, last: int
 ) -> int:
@@ -664,9 +666,11 @@ def _same_until(
     return last
 
 
-def _adds_life(
+def _has_other_lives(
     starts: Sequence[LifeStart], other: Sequence[LifeStart], end: int, last: int
 ) -> bool:
-    """Whether records after `last` up to `end` begin lives that are not on record."""
-    known = {start.tick for start in starts}
-    return any(last < start.tick <= end and start.tick not in known for start in other)
+    """Whether other lives than those on record begin after `last`, up to `end`.
+
+    A life on record may have none: a crash, or a full disk, can take its first record alone."""
+    known = [start for start in starts if last < start.tick <= end]
+    return known != [start for start in other if last < start.tick <= end]

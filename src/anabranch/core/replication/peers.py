@@ -1,9 +1,18 @@
-"""Peers of a writer: the other brokers that have a copy of its stream, or should have one.
+"""Peers: what a writer knows about the copies of its stream at other brokers, and records for them.
 
-A `Peer` says how far a copy is, what is on its way to it, and when to ask it again. `RecentRecords`
-are the records that copies take from memory.
+A `Peer` is another broker that has a copy or should have one: what it has answered, what was sent
+to it, what it has acknowledged, and when it is asked again. `RecentRecords` has the newest records
+of the own log, so that copies that keep up are not sent what was read from the disk.
 
-State: learned again from the copies after a restart.
+Rules
+
+1. A peer that owes an answer is asked again after `ask_again_s`, later and later, until it makes
+   progress.
+2. An answer counts only if it was asked for, so that a broker that repeats it is not sent the same
+   records again and again. A copy that cannot use what it was sent is asked at once, but only
+   `_LACKED_MAX` times without progress.
+
+State: what this process has learned; safe to lose.
 """
 
 from collections import deque
@@ -17,7 +26,8 @@ FRAME_TICKS = 1_024
 #: Bytes of records that are kept in memory for copies that are a little behind.
 RECENT_BYTES_MAX = 8 << 20
 #: A copy that does not acknowledge is asked again after this many times `ask_again_s`, at most.
-BACKOFF_MAX = 8
+_BACKOFF_MAX = 8
+_LACKED_MAX = 8
 
 
 class Peer:
@@ -31,7 +41,9 @@ class Peer:
         "copy",
         "factor",
         "in_flight",
+        "is_asked",
         "is_silent",
+        "lacked",
         "next",
         "reading",
         "tell_at",
@@ -56,6 +68,10 @@ class Peer:
         #: When to ask it again; None: it owes nothing. And the back-off of that.
         self.again_at: float | None = 0.0
         self.factor = 1
+        #: Whether an answer is due (rule 2),
+        self.is_asked = False
+        #: and how often it could not use what it was sent, since it acknowledged anything.
+        self.lacked = 0
         #: The confirmed tick that it was told last, and when to tell it the next.
         self.told = 0
         self.tell_at: float | None = None
@@ -75,10 +91,18 @@ class Peer:
         self.factor = 1
         self.again_at = 0.0
 
+    def lacks(self, now: float, again_s: float) -> None:
+        """It could not use what it was sent: its answer says where to continue."""
+        self.lacked += 1
+        if self.lacked <= _LACKED_MAX:
+            self.ask_now()
+        elif self.again_at is None:
+            self.again_at = now + again_s * self.factor
+
     def asked(self, now: float, again_s: float) -> None:
-        self.is_silent = True
+        self.is_asked = self.is_silent = True
         self.again_at = now + again_s * self.factor
-        self.factor = min(2 * self.factor, BACKOFF_MAX)
+        self.factor = min(2 * self.factor, _BACKOFF_MAX)
 
     def has_lost_records(self, answer: LifeAnswer) -> bool:
         """Whether its copy lacks what it acknowledged to this process, though no other writer came
@@ -94,6 +118,7 @@ class Peer:
             self.acked_in = NO_LIFE
         self.answer = answer
         self.is_silent = False
+        self.is_asked = False
         self.again_at = None
         self.in_flight.clear()
         self.reading = 0
@@ -120,7 +145,7 @@ class Peer:
     def kept(self, now: float, life: Life, tick: int, again_s: float) -> None:
         if tick > self.acked:
             self.acked, self.acked_in = tick, life
-            self.factor = 1
+            self.factor, self.lacked = 1, 0
             self.again_at = now + again_s
         while self.in_flight and self.in_flight[0][0] <= tick:
             self.in_flight.popleft()

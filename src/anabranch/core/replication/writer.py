@@ -42,8 +42,9 @@ from anabranch.core.contract import (
 )
 from anabranch.core.options import Options
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
-from anabranch.core.replication.keeper import CopyRow, pruned, row_put, rows_in
+from anabranch.core.replication.keeper import CopyRow, pruned, row_put
 from anabranch.core.replication.peers import FRAME_BYTES, FRAME_TICKS, Peer, RecentRecords
+from anabranch.core.replication.remote_checks import check_answer, check_rows, checked_rows
 from anabranch.core.replication.rows import is_replicated
 from anabranch.model.errors import RemoteError
 from anabranch.model.replication import (
@@ -74,6 +75,10 @@ WINDOW_BYTES = 4 << 20
 _TELL_AFTER_S = 0.05
 #: What a record adds to its bytes on the way.
 _RECORD_OVERHEAD = 64
+#: Two processes that outrank each other wait so many times `ask_again_s`, at most, between tries;
+#: they are over it after so many seconds.
+_OUTRANKED_MAX = 64
+_OUTRANKED_CALM_S = 60.0
 #: A fetch that brings nothing for so many times `ask_again_s` is begun anew.
 _FETCH_TRIES = 20
 
@@ -132,6 +137,11 @@ class StreamWriter:
         self._needs_all = False
         #: The copy set that the next life is to have; None: that depends on the answers.
         self._planned: CopySet | None = None
+        #: The highest life that a copy has promised to somebody else, until when this broker does
+        #: not try to outrank it, and the back-off of that.
+        self._higher = NO_LIFE
+        self._outranked_until = 0.0
+        self._outranked_factor = 1
         #: Until when to wait for answers that are not necessary.
         self._wait_until: float | None = None
         #: The copy to fetch from, and the key after which to fetch rows; None: rows are complete.
@@ -257,29 +267,39 @@ class StreamWriter:
         return self._ask_due(now)
 
     def _answered(self, now: float, source: str, answer: LifeAnswer) -> list[PartRequest]:
-        if answer.copy.broker != source:
-            raise RemoteError(f"{source!r} answers for a copy of {answer.copy.broker!r}")
+        check_answer(source, answer)
         if answer.life != self.life or self.state == "fetching":
             return []
         if answer.promised > self.life:
-            # Rule 13: another process of this broker's name writes, or wrote.
-            return self._ask_for(now, self._life(answer.promised.number + 1))
-        if answer.promised != self.life:
-            return []
+            return self._outranked(now, answer.promised)
         peer = self._peers[source]
-        if peer.has_lost_records(answer):
+        if answer.promised != self.life or not peer.is_asked:
+            return []
+        if answer.copy in self._lost or peer.has_lost_records(answer):
             return self._rolled_back(now, source, peer, answer.copy)
         self._note_lost(answer.copy, peer.copy)
         peer.answered(answer)
         sets = self._sets()
-        for copies in sets:
-            self._note_lost(answer.copy, copies.of(source))
-            self._note_lost(self.own_id, copies.of(self._name))
+        for known in self._answers():
+            for copies in sets:
+                self._note_lost(known.copy, copies.of(known.copy.broker))
         self._note_removed(sets)
         self._meet(_brokers_of(sets))
         if self._life_tick:
             return self._prepare(now, source, peer) + self._look(now)
         return self._evaluate(now)
+
+    def _outranked(self, now: float, life: Life) -> list[PartRequest]:
+        """Another process of this broker's name writes, or wrote (rule 13): begin a higher life.
+
+        If that goes on, two processes outrank each other, or a copy lies: wait longer each time."""
+        self._higher = max(self._higher, life)
+        if now < self._outranked_until:
+            return []
+        is_calm = now > self._outranked_until + _OUTRANKED_CALM_S
+        self._outranked_factor = 1 if is_calm else min(2 * self._outranked_factor, _OUTRANKED_MAX)
+        self._outranked_until = now + self._options.ask_again_s * self._outranked_factor
+        return self._ask_for(now, self._life(self._higher.number + 1))
 
     def _note_lost(self, copy: CopyId, known: CopyId | None) -> None:
         """A broker has another copy than the known one, which is lost."""
@@ -448,6 +468,7 @@ class StreamWriter:
     def _fetched_rows(self, now: float, frame: FetchedRows) -> list[PartRequest]:
         if frame.life != self.life or frame.after != self._rows_after:
             return []
+        check_rows(frame.rows)
         self._fetch_tries = 0
         requests: list[PartRequest] = [Put(*row) for row in frame.rows]
         self._rows_after = frame.following or None
@@ -463,14 +484,15 @@ class StreamWriter:
         records = frame.records[: best.last - self._last]
         if not records:
             return []
+        rows = [checked_rows(record) for record in records]
         self._fetch_at = None
         self._fetch_tries = 0
         requests: list[PartRequest] = []
-        for record in records:
+        for record, carried in zip(records, rows, strict=True):
             self._last += 1
             self.ticks_fetched += 1
             requests.append(Append(self._last, record))
-            requests += [Put(*row) for row in rows_in(record)]
+            requests += [Put(*row) for row in carried]
         requests.append(self._sync("all fetched" if self._last == best.last else "fetched"))
         return requests
 
@@ -620,8 +642,7 @@ class StreamWriter:
         if kept.life != self.life or peer.copy != kept.copy or not self._life_tick:
             return []
         if kept.is_lacking:
-            # Its answer says where to continue.
-            peer.ask_now()
+            peer.lacks(now, self._options.ask_again_s)
             return self._ask_due(now)
         if kept.tick > self._last:
             raise RemoteError(f"{source!r} acknowledges tick {kept.tick}, which does not exist")
@@ -647,6 +668,8 @@ class StreamWriter:
                 # From now on, older copy sets do not matter.
                 self._row = replace(self._row, confirmed=tick)
                 requests = self._put_row("confirmed")
+                for peer in self._peers.values():
+                    peer.tell_later(now)
             self._older_sets, self._needs_all = [], False
             self.state = "leading"
         if _is_same_set(self._next_set(), copies):
@@ -743,6 +766,7 @@ class StreamWriter:
         peers = self._peers.values()
         return earliest(
             self._wait_until,
+            self._outranked_until if self._higher > self.life else None,
             *(peer.again_at for peer in peers),
             *(peer.tell_at for peer in peers if self._life_tick),
         )
@@ -751,6 +775,8 @@ class StreamWriter:
         if self.state == "fetching":
             is_due = self._fetch_at is not None and self._fetch_at <= now
             return self._fetch_again(now) if is_due else []
+        if self._higher > self.life and self._outranked_until <= now:
+            return self._outranked(now, self._higher)
         requests = self._ask_due(now)
         if self._wait_until is not None and self._wait_until <= now:
             requests += self._evaluate(now)
