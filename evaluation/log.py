@@ -194,9 +194,6 @@ class _Word:
         """Everything is on disk."""
         self._said.put(None)
 
-    def rows_read(self, read: RowsRead) -> None:
-        """Nothing is read here."""
-
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
 

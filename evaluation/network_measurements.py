@@ -629,9 +629,6 @@ class _Word:
         """Everything is on disk."""
         self._said.release()
 
-    def rows_read(self, read: RowsRead) -> None:
-        """Nothing is read here."""
-
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
 

@@ -69,6 +69,7 @@ from anabranch.core.patterns.join_points.join_points import JoinPoints
 from anabranch.core.replication.keeper import Keeper
 from anabranch.core.replication.replication import Replication
 from anabranch.core.replication.report import waits_for
+from anabranch.core.replication.rows import carried_put, with_rows_of
 from anabranch.core.replication.writer import StreamWriter
 from anabranch.core.routing.contract import (
     Arrival,
@@ -136,7 +137,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, recovered: Recovered, now: float) -> None:
         self.config = config
-        recovered = replace(recovered, aside=[], repairs=[])
+        recovered = with_rows_of(replace(recovered, aside=[], repairs=[]))
         self.life = max(int(now * 1e9), _stored_life(recovered) + 1)
         #: The number of the life is on disk.
         self.is_ready = False
@@ -265,9 +266,10 @@ class Broker:
                     effects.append(contract.Note("error", str(error)))
                 effects.append(_cut(self._current, str(error)))
         self._replicate(now, effects)
+        if self._is_unfinished:
+            return effects
         seen_puts = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
-        is_wanted = self._sync_wanted or self.replication.wants_sync
-        if seen_puts or (is_wanted and not self._is_unfinished):
+        if seen_puts or self._sync_wanted or self.replication.wants_sync:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))
@@ -301,7 +303,7 @@ class Broker:
                     self._sync_wanted.append((origin, request.ticket))
                 else:
                     assert isinstance(request, contract.Append)
-                    effects.append(request)
+                    effects += [request, carried_put(request.tick)]
                     writer.appended(request.tick, request.record)
         self._submit(writer, writer.flush(now))
         self._drain_work(now, effects, self.config.options.step_work_max + self._spent)
@@ -339,7 +341,7 @@ class Broker:
         if writer is None or who is None or isinstance(who, Keeper | StreamWriter):
             return False
         inquiry = None if self.origin is None else self.origin.inquiry
-        return inquiry is None or inquiry.verdict is None
+        return writer.is_leading or inquiry is None or inquiry.verdict is None
 
     def _carry(self, now: float, target: str, content: AnyCarried) -> None:
         """Carry a message to another broker. Records for a neighbour do not need a route."""

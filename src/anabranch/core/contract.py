@@ -308,7 +308,7 @@ class Read(Effect, frozen=True, repr_omit_defaults=True):
 class ReadRows(Effect, frozen=True):
     """Read rows of a catalog table whose keys begin with `prefix` and follow `after`, in the order
     of their keys: about `bytes_max` bytes, at least one row if there is one. `RowsRead` returns
-    them. Puts that are not synced may be missing. Only for tables of `UNLOADED_TABLES`."""
+    them. Puts that are not synced may be missing."""
 
     request: int
     table: str

@@ -121,6 +121,8 @@ class AskLife(ReplicationFrame, frozen=True, tag=23):
     """A writer asks a copy to promise a life."""
 
     life: Life
+    #: A number that the answer repeats.
+    question: Count = 0
 
 
 class LifeAnswer(ReplicationFrame, frozen=True, tag=24):
@@ -140,6 +142,10 @@ class LifeAnswer(ReplicationFrame, frozen=True, tag=24):
     starts: Starts = ()
     #: Up to this tick it knows the stream to be confirmed.
     confirmed: Position = 0
+    #: Whether it has the catalog rows of all records before its first one.
+    has_rows: bool = False
+    #: The number of the question.
+    question: Count = 0
     #: The highest life that it had promised before this one.
     promised_before: Life = NO_LIFE
 
@@ -164,6 +170,8 @@ class KeepTicks(ReplicationFrame, frozen=True, tag=25):
     oldest: Tick
     #: The writer's catalog row about the ticks before `oldest`; empty if none are deleted.
     beginning: bytes = b""
+    #: If this frame creates the copy: rows follow (`KeepRows`), which the records do not carry.
+    needs_rows: bool = False
 
 
 class TicksKept(ReplicationFrame, frozen=True, tag=26):
@@ -174,6 +182,8 @@ class TicksKept(ReplicationFrame, frozen=True, tag=26):
     tick: Position
     #: It could not use what it was sent: send from the next tick on.
     is_lacking: bool = False
+    #: Its row on disk says that everything up to here is confirmed.
+    confirmed: Position = 0
 
 
 class ForgetCopy(ReplicationFrame, frozen=True, tag=27):
@@ -219,6 +229,25 @@ class FetchedRows(ReplicationFrame, frozen=True, tag=31):
     beginning: bytes = b""
 
 
-ForKeeper = AskLife | KeepTicks | ForgetCopy | FetchTicks | FetchRows
-ForWriter = LifeAnswer | TicksKept | FetchedTicks | FetchedRows
+class KeepRows(ReplicationFrame, frozen=True, tag=32):
+    """A writer sends catalog rows to a new copy, before the records."""
+
+    life: Life
+    copy: CopyId
+    rows: Rows
+    #: A number that the acknowledgement repeats.
+    page: Count
+    is_last: bool
+
+
+class RowsKept(ReplicationFrame, frozen=True, tag=33):
+    """A copy has synced a page of rows."""
+
+    life: Life
+    copy: CopyId
+    page: Count
+
+
+ForKeeper = AskLife | KeepTicks | KeepRows | ForgetCopy | FetchTicks | FetchRows
+ForWriter = LifeAnswer | TicksKept | RowsKept | FetchedTicks | FetchedRows
 ForReplication = ForKeeper | ForWriter

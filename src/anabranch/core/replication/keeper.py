@@ -48,12 +48,8 @@ from anabranch.core.contract import (
     RowsRead,
 )
 from anabranch.core.part_requests import CarryTo, PartRequest, RequestSync
-from anabranch.core.replication.remote_checks import (
-    check_frame,
-    check_starts,
-    is_ascending,
-    rows_in,
-)
+from anabranch.core.replication.remote_checks import check_frame, check_starts, is_ascending
+from anabranch.core.replication.rows import check_rows, rows_in
 from anabranch.model.errors import RemoteError
 from anabranch.model.event import Count
 from anabranch.model.frame_parts import Position, Tick
@@ -68,11 +64,13 @@ from anabranch.model.replication import (
     FetchTicks,
     ForgetCopy,
     ForKeeper,
+    KeepRows,
     KeepTicks,
     Life,
     LifeAnswer,
     LifeStart,
     Row,
+    RowsKept,
     Starts,
     TicksKept,
     life_at,
@@ -83,6 +81,7 @@ TABLE = "copies"
 ROWS_TABLE = COPY_ROWS
 #: Bytes of one answer to a fetch.
 FETCH_BYTES_MAX = 1 << 20
+FETCH_TICKS_MAX = 8_192
 #: Records that are examined for rows at a time after a restart.
 _EXAMINE_TICKS = 4_096
 #: Frames that wait for a row of their copy: more than a writer sends ahead.
@@ -102,6 +101,8 @@ class CopyRow(msgspec.Struct, frozen=True, array_like=True):
     #: Whether its log was created; the first tick that it keeps.
     is_open: bool = False
     first: Tick = 1
+    #: Whether the rows of all records before its first one are in `copy_rows`.
+    has_rows: bool = False
     #: The rows of the records up to this tick are in `copy_rows`.
     applied: Position = 0
     #: The writer's row about deleted ticks.
@@ -139,13 +140,16 @@ class KeptCopy:
     __slots__ = (
         "asked",
         "confirmed",
+        "examined_last",
         "examining",
         "is_full",
         "is_row_pending",
         "last",
+        "page",
         "pending",
         "reading",
         "row",
+        "stored_confirmed",
         "stream",
         "synced",
         "told",
@@ -172,8 +176,14 @@ class KeptCopy:
         self.unapplied: dict[int, list[Row]] = {}
         #: The next tick whose record is examined for rows after a restart; 0 if all were.
         self.examining = row.applied + 1 if row.applied < last else 0
+        #: The last one of these: later records are looked at when they arrive.
+        self.examined_last = last
         #: The number of the read in progress for its writer; 0 if there is none.
         self.reading = 0
+        #: The page of rows that is on its way to the disk, and who sent it.
+        self.page: tuple[str, int] | None = None
+        #: The confirmed tick in its row on disk.
+        self.stored_confirmed = row.confirmed
         #: Whom to tell what is synced,
         self.told = ""
         #: and up to where these records are those of the promised life's writer.
@@ -216,6 +226,8 @@ class Keeper:
         self._recover(recovered, rows)
 
     def _recover(self, recovered: Recovered, found: Mapping[str, CopyRow]) -> None:
+        # Also if the clock went back between two lives.
+        self._next_number = max([self._next_number, *(row.number for row in found.values())])
         for stream, row in found.items():
             if stream == self._name:
                 continue
@@ -268,6 +280,8 @@ class Keeper:
                 return []
             if isinstance(content, KeepTicks):
                 requests = self._keep(copy, source, content)
+            elif isinstance(content, KeepRows):
+                requests = self._keep_rows(copy, source, content)
             elif isinstance(content, ForgetCopy):
                 requests = self._forget(copy, content)
             else:
@@ -313,6 +327,8 @@ class Keeper:
             copy.synced,
             row.starts,
             copy.confirmed,
+            row.has_rows,
+            ask.question,
             row.promised_before,
         )
         return CarryTo(source, answer)
@@ -338,9 +354,6 @@ class Keeper:
                 return [self._kept(copy, is_lacking=True)]
             return self._open(copy, source, frame)
         if frame.first > copy.last + 1:
-            if frame.first == frame.oldest:
-                # Everything here is deleted at the origin.
-                return [DropCopy(copy.stream), *self._open(copy, source, frame)]
             return [self._kept(copy, is_lacking=True)]
         if frame.first < row.first:
             return self._keep_rest(copy, source, frame)
@@ -371,6 +384,7 @@ class Keeper:
         changed = msgspec.structs.replace(
             row,
             is_open=True,
+            has_rows=not frame.needs_rows,
             first=frame.first,
             applied=frame.first - 1,
             starts=tuple(start for start in frame.starts if start.tick <= end),
@@ -400,6 +414,7 @@ class Keeper:
             copy.unapplied = {tick: rows for tick, rows in copy.unapplied.items() if tick <= kept}
             copy.last = kept
             copy.synced = min(copy.synced, kept)
+            copy.examined_last = min(copy.examined_last, kept)
             if copy.examining > kept:
                 copy.examining = 0
         copy.pending.insert(0, (source, frame))
@@ -415,7 +430,7 @@ class Keeper:
         for tick, record in enumerate(frame.records, frame.first):
             if tick <= copy.last:
                 continue
-            if rows[tick - frame.first]:
+            if rows[tick - frame.first] and tick > copy.row.applied:
                 copy.unapplied[tick] = rows[tick - frame.first]
             requests.append(Append(tick, record, copy.stream))
             copy.last = tick
@@ -433,8 +448,26 @@ class Keeper:
         row = copy.row
         if not row.starts or not row.confirmed < row.starts[-1].tick <= copy.confirmed:
             return []
+        self._next_sync.setdefault(copy.stream, copy.last)
         self._is_dirty = True
         return [copy.set_row(msgspec.structs.replace(row, confirmed=copy.confirmed))]
+
+    def _keep_rows(self, copy: KeptCopy, source: str, frame: KeepRows) -> list[PartRequest]:
+        """Take rows that no record of this copy carries."""
+        check_rows(frame.rows)
+        row = copy.row
+        if frame.life != row.promised or copy.is_row_pending or not row.is_open or row.has_rows:
+            return []
+        requests: list[PartRequest] = []
+        for table, key, value in frame.rows:
+            place = SEPARATOR.join((copy.stream, table, key))
+            requests.append(Put(ROWS_TABLE, place, value))
+        if frame.is_last:
+            requests.append(copy.set_row(msgspec.structs.replace(row, has_rows=True)))
+        copy.page = (source, frame.page)
+        self._next_sync.setdefault(copy.stream, copy.last)
+        self._is_dirty = True
+        return requests
 
     def _apply_rows(self, copy: KeptCopy) -> list[PartRequest]:
         """Put confirmed rows into the catalog (rule 3)."""
@@ -481,6 +514,7 @@ class Keeper:
             copy.id_at(self._name),
             min(copy.synced, copy.verified) if not is_lacking else copy.last,
             is_lacking,
+            copy.stored_confirmed,
         )
         return CarryTo(copy.told, kept)
 
@@ -505,7 +539,8 @@ class Keeper:
     def _fetch(
         self, copy: KeptCopy, source: str, fetch: FetchTicks | FetchRows
     ) -> list[PartRequest]:
-        if fetch.life != copy.row.promised or copy.is_row_pending or copy.examining:
+        row = copy.row
+        if fetch.life != row.promised or copy.is_row_pending or copy.examining or not row.has_rows:
             return []
         if copy.reading:
             # One read at a time: the writer repeats its question.
@@ -516,7 +551,8 @@ class Keeper:
         copy.reading = self._request
         self._reads[self._request] = (source, fetch)
         if isinstance(fetch, FetchTicks):
-            read = Read(self._request, fetch.first, copy.synced, FETCH_BYTES_MAX, copy.stream)
+            last = min(copy.synced, fetch.first + FETCH_TICKS_MAX - 1)
+            read = Read(self._request, fetch.first, last, FETCH_BYTES_MAX, copy.stream)
             return [read]
         prefix = copy.stream + SEPARATOR
         return [ReadRows(self._request, ROWS_TABLE, prefix, fetch.after, FETCH_BYTES_MAX)]
@@ -563,7 +599,7 @@ class Keeper:
             return []
         self._request += 1
         self._reads[self._request] = copy
-        last = min(copy.last, copy.examining + _EXAMINE_TICKS - 1)
+        last = min(copy.examined_last, copy.examining + _EXAMINE_TICKS - 1)
         return [Read(self._request, copy.examining, last, FETCH_BYTES_MAX, copy.stream)]
 
     def _examined(self, copy: KeptCopy, read: LogRead) -> list[PartRequest]:
@@ -576,11 +612,11 @@ class Keeper:
         except RemoteError:
             return self._lose(copy, "has a record that cannot be read")
         for tick, rows in enumerate(found, read.first):
-            if rows and tick <= copy.last:
+            if rows and tick <= copy.examined_last:
                 copy.unapplied.setdefault(tick, rows)
         copy.unapplied = dict(sorted(copy.unapplied.items()))
         copy.examining = read.first + len(read.records)
-        if copy.examining > copy.last:
+        if copy.examining > copy.examined_last:
             copy.examining = 0
             return self._apply_rows(copy)
         return self._examine(copy)
@@ -613,6 +649,9 @@ class Keeper:
             copy = self._copies.get(stream)
             if copy is None:
                 continue
+            if stream not in self._next_sync:
+                copy.stored_confirmed = copy.row.confirmed
+                requests += self._page_kept(copy)
             if copy.synced < min(last, copy.last):
                 copy.synced = min(last, copy.last)
                 copy.is_full = False
@@ -625,6 +664,13 @@ class Keeper:
                 elif copy.told:
                     requests.append(self._kept(copy))
         return requests + self._sync()
+
+    def _page_kept(self, copy: KeptCopy) -> list[PartRequest]:
+        if copy.page is None:
+            return []
+        (source, page), copy.page = copy.page, None
+        kept = RowsKept(copy.stream, copy.row.promised, copy.id_at(self._name), page)
+        return [CarryTo(source, kept)]
 
     def _continue(self, copy: KeptCopy) -> list[PartRequest]:
         """The row is on disk: answer the question, and append the records that waited for it."""

@@ -34,18 +34,25 @@ class Peer:
     """Another broker that has a copy or should have one. Only this class writes its attributes."""
 
     __slots__ = (
+        "_is_new",
+        "_is_page_out",
         "acked",
         "acked_in",
         "again_at",
         "answer",
+        "confirmed",
         "copy",
         "factor",
         "in_flight",
         "is_asked",
+        "is_last_page",
         "is_silent",
         "lacked",
         "next",
+        "page",
+        "question",
         "reading",
+        "rows_at",
         "tell_at",
         "told",
     )
@@ -59,6 +66,18 @@ class Peer:
         self.acked_in = NO_LIFE
         #: The next tick to send.
         self.next = 0
+        #: Rows to send before that: index of the table, and the key to continue after; None: none.
+        self.rows_at: tuple[int, str] | None = None
+        #: The number of the page of rows on its way, and whether it is the last.
+        self.page = 0
+        self.is_last_page = False
+        self._is_page_out = False
+        #: Whether its copy was just created, for all that is known.
+        self._is_new = False
+        #: The number of the newest question.
+        self.question = 0
+        #: The confirmed tick that its copy has on disk.
+        self.confirmed = 0
         #: (last tick, bytes) of the frames that are sent and not acknowledged.
         self.in_flight: deque[tuple[int, int]] = deque()
         #: The request number of the read in progress; 0 if there is none.
@@ -101,6 +120,7 @@ class Peer:
 
     def asked(self, now: float, again_s: float) -> None:
         self.is_asked = self.is_silent = True
+        self.question += 1
         self.again_at = now + again_s * self.factor
         self.factor = min(2 * self.factor, _BACKOFF_MAX)
 
@@ -114,7 +134,7 @@ class Peer:
 
     def answered(self, answer: LifeAnswer) -> None:
         if self.copy != answer.copy:
-            self.copy, self.acked, self.told = answer.copy, 0, 0
+            self.copy, self.acked, self.told, self.confirmed = answer.copy, 0, 0, 0
             self.acked_in = NO_LIFE
         self.answer = answer
         self.is_silent = False
@@ -128,8 +148,35 @@ class Peer:
         self.answer = self.copy = None
         self.acked = self.told = 0
 
-    def continue_at(self, tick: int) -> None:
+    def continue_at(self, tick: int, *, needs_rows: bool = False) -> None:
         self.next = tick
+        self.rows_at = (0, "") if needs_rows else None
+        # Not before the copy says that it is there.
+        self._is_page_out = needs_rows
+        self._is_new = needs_rows
+
+    def send_page(self, at: tuple[int, str], again_at: float, *, is_last: bool) -> int:
+        """A page of rows goes out; the next one begins at this place. Returns its number."""
+        self.rows_at = at
+        self.page += 1
+        self.is_last_page = is_last
+        self._is_page_out = True
+        self.again_at = again_at
+        return self.page
+
+    @property
+    def page_is_due(self) -> bool:
+        """Whether a page of rows is on its way."""
+        return self._is_page_out
+
+    def page_kept(self) -> None:
+        self._is_page_out = False
+        self.again_at = None
+        if self.is_last_page:
+            self.rows_at = None
+
+    def has_confirmed(self, tick: int) -> None:
+        self.confirmed = max(self.confirmed, tick)
 
     def read(self, request: int) -> None:
         self.reading = request
@@ -149,7 +196,9 @@ class Peer:
             self.again_at = now + again_s
         while self.in_flight and self.in_flight[0][0] <= tick:
             self.in_flight.popleft()
-        if not self.in_flight:
+        if self._is_new:
+            self._is_new = self._is_page_out = False
+        if not self.in_flight and not self._is_page_out:
             self.again_at = None
 
     def expect(self, at: float) -> None:

@@ -6,19 +6,16 @@ for the disk cannot be refused any more. What a lying broker says within these b
 This module keeps no state.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from anabranch.core.contract import SEPARATOR
-from anabranch.core.origin.log_tail import RowsRecord, decode_record
-from anabranch.core.replication.rows import is_replicated
+from anabranch.core.origin.log_tail import decode_record
+from anabranch.core.replication.rows import rows_in
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.frame_parts import TICK_MAX
 from anabranch.model.replication import KeepTicks, Life, LifeAnswer, LifeStart, Row
 
 #: Copies do not promise lives with higher numbers; those of this broker may be a little higher.
 LIFE_NUMBER_MAX = 1 << 62
-#: The tag of a `RowsRecord`, the second byte of its encoding.
-_ROWS_TAG = 5
 
 
 def check_starts(source: str, starts: Sequence[LifeStart], newest: Life) -> None:
@@ -65,23 +62,3 @@ def checked_rows(record: bytes) -> list[Row]:
     except LocalError as error:
         raise RemoteError(f"a fetched record is invalid: {error}") from error
     return rows_in(record)
-
-
-def rows_in(record: bytes) -> list[Row]:
-    """The catalog rows that a record carries; `RemoteError` if it cannot be read."""
-    if len(record) < 2 or record[1] != _ROWS_TAG:
-        return []
-    try:
-        decoded = decode_record(record)
-    except LocalError as error:
-        raise RemoteError(f"a record with catalog rows is invalid: {error}") from error
-    rows = decoded.rows if isinstance(decoded, RowsRecord) else []
-    check_rows(rows)
-    return rows
-
-
-def check_rows(rows: Iterable[Row]) -> None:
-    """`RemoteError` if no stream can carry these."""
-    for table, _, _ in rows:
-        if not is_replicated(table) or SEPARATOR in table:
-            raise RemoteError(f"rows of table {table!r} are in no stream")

@@ -38,7 +38,7 @@ from anabranch.core.origin import ledger
 from anabranch.core.part_requests import PartRequest
 from anabranch.core.replication.keeper import TABLE, Keeper, read_row
 from anabranch.core.replication.placement import keepers_of
-from anabranch.core.replication.rows import WaitingRows
+from anabranch.core.replication.rows import WaitingRows, all_rows
 from anabranch.core.replication.writer import FIRST_REQUEST, StreamWriter
 from anabranch.model.errors import RemoteError
 from anabranch.model.network import Network
@@ -66,7 +66,7 @@ class Replication:
             self.writer = StreamWriter(
                 name, keepers, network.brokers, options, recovered, rows.get(name), life
             )
-        self._rows = WaitingRows()
+        self._rows = WaitingRows(all_rows(recovered) if self.writer is not None else ())
         #: Consequences that wait until their tick is confirmed, oldest first.
         self.gated: deque[Gated] = deque()
         #: (number of a sync, the newest own tick that it covers).
@@ -161,11 +161,14 @@ class Replication:
         """Process what the disk reports; None if it is for another part."""
         if isinstance(stimulus, CopyFull):
             return self.keeper.copy_full(stimulus)
+        is_own = self.writer is not None and stimulus.request > FIRST_REQUEST
         if isinstance(stimulus, RowsRead):
+            if self.writer is not None and is_own:
+                return self.writer.rows_read(now, stimulus)
             return self.keeper.rows_read(stimulus)
         if stimulus.stream:
             return self.keeper.log_read(stimulus)
-        if self.writer is not None and stimulus.request > FIRST_REQUEST:
+        if self.writer is not None and is_own:
             return self.writer.log_read(now, stimulus)
         return None
 

@@ -36,17 +36,19 @@ from anabranch.core.contract import (
     OpenCopy,
     Put,
     Read,
+    ReadRows,
     Recovered,
     Restart,
+    RowsRead,
     earliest,
 )
 from anabranch.core.options import Options
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
 from anabranch.core.replication.keeper import CopyRow, pruned, row_put
 from anabranch.core.replication.peers import FRAME_BYTES, FRAME_TICKS, Peer, RecentRecords
-from anabranch.core.replication.remote_checks import check_answer, check_rows, checked_rows
-from anabranch.core.replication.rows import is_replicated
-from anabranch.model.errors import RemoteError
+from anabranch.core.replication.remote_checks import check_answer, checked_rows
+from anabranch.core.replication.rows import REPLICATED_TABLES, check_rows, is_replicated
+from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.replication import (
     NO_LIFE,
     AskLife,
@@ -58,10 +60,13 @@ from anabranch.model.replication import (
     FetchTicks,
     ForgetCopy,
     ForWriter,
+    KeepRows,
     KeepTicks,
     Life,
     LifeAnswer,
     LifeStart,
+    Row,
+    RowsKept,
     TicksKept,
     common_end,
     life_at,
@@ -158,6 +163,9 @@ class StreamWriter:
         self._ticket = 0
         #: The ticket of the newest promise or start.
         self._awaited_ticket = 0
+        self._fetched_beginning = b""
+        #: The confirmed tick in the own row on disk.
+        self._stored_confirmed = row.confirmed
         self._purposes: dict[int, _Purpose] = {}
         self._note_removed(self._own_sets())
         self._meet((*self._keepers, *_brokers_of(self._own_sets())))
@@ -255,7 +263,7 @@ class StreamWriter:
         for broker, peer in self._peers.items():
             if peer.again_at is not None and peer.again_at <= now:
                 peer.asked(now, self._options.ask_again_s)
-                requests.append(CarryTo(broker, AskLife(self._name, self.life)))
+                requests.append(CarryTo(broker, AskLife(self._name, self.life, peer.question)))
         return requests
 
     def neighbour_up(self, now: float, broker: str) -> list[PartRequest]:
@@ -273,10 +281,11 @@ class StreamWriter:
         if answer.promised > self.life:
             return self._outranked(now, answer.promised)
         peer = self._peers[source]
-        if answer.promised != self.life or not peer.is_asked:
+        is_asked = peer.is_asked and answer.question == peer.question
+        if answer.promised != self.life or not is_asked:
             return []
         if answer.copy in self._lost or peer.has_lost_records(answer):
-            return self._rolled_back(now, source, peer, answer.copy)
+            return self._make_again(now, source, peer, answer.copy, "has lost records")
         self._note_lost(answer.copy, peer.copy)
         peer.answered(answer)
         sets = self._sets()
@@ -310,13 +319,15 @@ class StreamWriter:
         for copies in sets:
             self._lost |= {each for each in copies.members if each.broker not in self._brokers}
 
-    def _rolled_back(self, now: float, source: str, peer: Peer, copy: CopyId) -> list[PartRequest]:
-        """A copy has lost what it acknowledged (rule 12)."""
+    def _make_again(
+        self, now: float, broker: str, peer: Peer, copy: CopyId, why: str
+    ) -> list[PartRequest]:
+        """A copy is of no use any more: it is lost, and made again (rule 12)."""
         self._lost.add(copy)
         peer.lose()
         peer.asked(now, self._options.ask_again_s)
-        text = f"the copy of this stream at {source!r} has lost records; it is made again"
-        return [CarryTo(source, ForgetCopy(self._name, self.life, copy)), Note("warning", text)]
+        text = f"the copy of this stream at {broker!r} {why}; it is made again"
+        return [CarryTo(broker, ForgetCopy(self._name, self.life, copy)), Note("warning", text)]
 
     def _meet(self, brokers: Iterable[str]) -> None:
         for broker in brokers:
@@ -337,6 +348,8 @@ class StreamWriter:
             self._last,
             row.starts,
             row.confirmed,
+            row.has_rows,
+            0,
             row.promised_before,
         )
 
@@ -385,10 +398,12 @@ class StreamWriter:
         silent = [name for name, peer in self._peers.items() if peer.answer is None]
         if self._confirmed_life() == NO_LIFE and any(name in self._keepers for name in silent):
             # Rule 8: nothing is known to be confirmed. All keepers must have answered.
+            self._wait_until = None
             return []
         if not sets:
             return self._complete(now)
         if not all(map(self._has_quorum, sets)):
+            self._wait_until = None
             return []
         if silent and self._wait_until is None:
             self._wait_until = now + self._options.ask_again_s
@@ -436,8 +451,6 @@ class StreamWriter:
         else:
             what = f"all ticks, up to {best.last}"
             self._rows_after = ""
-            requests = [Put(table, key, None) for table, key in self._catalog_keys]
-            requests += [Put("stream", "checkpoint", None), Put("stream", "beginning", None)]
             self._last = self._own_synced = best.first - 1
             # Until it is complete, the row says that there is nothing here.
             number = max(self.life.number, row.number + 1)
@@ -445,7 +458,11 @@ class StreamWriter:
             self._row = replace(
                 row, number=number, is_open=False, first=best.first, starts=starts, confirmed=0
             )
-            requests += [DropCopy(""), OpenCopy("", best.first), *self._put_row("fetched")]
+            # The row goes first, so that no crash leaves a copy that claims to be whole.
+            requests = [row_put(self._name, self._row)]
+            requests += [Put(table, key, None) for table, key in self._catalog_keys]
+            requests += [Put("stream", "checkpoint", None), Put("stream", "beginning", None)]
+            requests += [DropCopy(""), OpenCopy("", best.first), self._sync("fetched")]
         self._fetch_first = self._last + 1
         text = (
             f"fetching {what} from the copy at {best.copy.broker!r}, because this disk lacks them"
@@ -472,8 +489,11 @@ class StreamWriter:
         self._fetch_tries = 0
         requests: list[PartRequest] = [Put(*row) for row in frame.rows]
         self._rows_after = frame.following or None
-        if self._rows_after is None and frame.beginning:
-            requests.append(Put("stream", "beginning", frame.beginning))
+        self._fetched_beginning = frame.beginning
+        best = self._source
+        if self._rows_after is None and best is not None and self._last == best.last:
+            # All ticks are deleted.
+            return [*requests, self._sync("all fetched")]
         return requests + self._fetch_next(now)
 
     def _fetched_ticks(self, frame: FetchedTicks) -> list[PartRequest]:
@@ -541,7 +561,8 @@ class StreamWriter:
 
     def _is_filled(self, peer: Peer) -> bool:
         """Whether a copy has everything that is confirmed, and the first record of this life."""
-        return 0 < max(self.confirmed, self._life_tick) <= peer.acked
+        has_rows = peer.rows_at is None
+        return has_rows and 0 < max(self.confirmed, self._life_tick) <= peer.acked
 
     # -- records ----------------------------------------------------------------------------------
 
@@ -572,18 +593,32 @@ class StreamWriter:
         """A copy has promised: find where to continue, and send."""
         answer, oldest = peer.answer, self._row.first
         assert answer is not None
+        if answer.is_empty:
+            peer.continue_at(oldest, needs_rows=self._needs_rows)
+            return [self._probe(now, broker, peer), *self._send(now, broker, peer)]
         same = common_end(self._row.starts, self._last, answer.starts, answer.last)
-        is_far = answer.is_empty or same + 1 < max(oldest, answer.first)
-        peer.continue_at(oldest if is_far else max(same + 1, oldest))
-        requests = self._send(now, broker, peer)
-        if not requests:
-            # Without new records, the frame asks up to where those of the copy are the stream's.
-            requests = [self._frame(now, broker, peer, [])]
-            peer.expect(now + self._options.ask_again_s)
-        return requests
+        if same + 1 < max(oldest, answer.first) or not answer.has_rows:
+            return self._make_again(now, broker, peer, answer.copy, "is too far behind")
+        peer.continue_at(same + 1)
+        return self._send(now, broker, peer) or [self._probe(now, broker, peer)]
+
+    def _probe(self, now: float, broker: str, peer: Peer) -> PartRequest:
+        """A frame without records: it asks up to where those of the copy are the stream's."""
+        frame = self._frame(now, broker, peer, [])
+        peer.expect(now + 2 * self._options.ask_again_s)
+        return frame
+
+    @property
+    def _needs_rows(self) -> bool:
+        """Whether the records in the log do not carry all rows: older ones are deleted, or are from
+        before the stream had copies."""
+        starts = self._row.starts
+        return self._row.first > 1 or not starts or starts[0].tick > 1
 
     def _send(self, now: float, broker: str, peer: Peer) -> list[PartRequest]:
         requests: list[PartRequest] = []
+        if peer.rows_at is not None:
+            return self._read_rows(peer)
         while peer.next <= self._last and not peer.reading and peer.window_bytes < WINDOW_BYTES:
             if peer.next < self._row.first:
                 peer.continue_at(self._row.first)
@@ -595,6 +630,44 @@ class StreamWriter:
         if self.confirmed > peer.told and peer.tell_at is None:
             peer.tell_later(now + _TELL_AFTER_S)
         return requests
+
+    def _read_rows(self, peer: Peer) -> list[PartRequest]:
+        """Read the next page of rows for a new copy, unless one is read or on its way."""
+        if peer.reading or peer.page_is_due:
+            return []
+        assert peer.rows_at is not None
+        table, after = peer.rows_at
+        self._request += 1
+        peer.read(self._request)
+        return [ReadRows(self._request, REPLICATED_TABLES[table], "", after, FRAME_BYTES)]
+
+    def rows_read(self, now: float, read: RowsRead) -> list[PartRequest]:
+        """Rows of the own catalog were read, for a new copy."""
+        for broker, peer in self._peers.items():
+            if peer.reading != read.request:
+                continue
+            peer.read(0)
+            if peer.answer is None or peer.rows_at is None or not self._life_tick:
+                return []
+            if read.is_damaged:
+                raise LocalError("the catalog has rows that cannot be read: no copy can be made")
+            number = peer.rows_at[0]
+            table = REPLICATED_TABLES[number]
+            is_last = read.is_last and number == len(REPLICATED_TABLES) - 1
+            following = (number + 1, "") if read.is_last else (number, read.rows[-1][0])
+            rows: list[Row] = [(table, key, value) for key, value in read.rows]
+            again_at = now + 4 * self._options.ask_again_s
+            page = peer.send_page(following, again_at, is_last=is_last)
+            frame = KeepRows(self._name, self.life, peer.answer.copy, rows, page, is_last)
+            return [CarryTo(broker, frame)]
+        return []
+
+    def _rows_kept(self, now: float, source: str, kept: RowsKept) -> list[PartRequest]:
+        peer = self._peers[source]
+        if kept.life != self.life or peer.copy != kept.copy or kept.page != peer.page:
+            return []
+        peer.page_kept()
+        return self._send(now, source, peer)
 
     def _read(self, peer: Peer) -> PartRequest:
         self._request += 1
@@ -617,6 +690,7 @@ class StreamWriter:
             self.confirmed,
             self._row.first,
             self._beginning,
+            peer.rows_at is not None,
         )
         size = sum(map(len, records)) + _RECORD_OVERHEAD * len(records)
         peer.sent(now, last, size, self.confirmed, 2 * self._options.ask_again_s)
@@ -646,6 +720,7 @@ class StreamWriter:
             return self._ask_due(now)
         if kept.tick > self._last:
             raise RemoteError(f"{source!r} acknowledges tick {kept.tick}, which does not exist")
+        peer.has_confirmed(kept.confirmed)
         peer.kept(now, kept.life, kept.tick, 2 * self._options.ask_again_s)
         return self._look(now)
 
@@ -677,8 +752,17 @@ class StreamWriter:
         return requests + self._ask_for(now, self._life(self.life.number + 1))
 
     def _forget_unwanted(self, copies: CopySet) -> list[PartRequest]:
-        """Delete the copies of brokers that neither have nor should have one that counts."""
-        if not self.is_settled:
+        """Delete the copies of brokers that neither have nor should have one that counts.
+
+        Not before enough members know on disk that this life is confirmed: until then the older
+        set, which may need these copies, could bind another start."""
+        if not self.is_settled or self._stored_confirmed < self._life_tick:
+            return []
+        knowing = {self.own_id}
+        for peer in self._peers.values():
+            if peer.copy is not None and peer.confirmed >= self._life_tick:
+                knowing.add(peer.copy)
+        if copies.count(knowing) < copies.start_quorum:
             return []
         wanted = {*self._keepers, *(member.broker for member in copies.members)}
         requests: list[PartRequest] = []
@@ -723,6 +807,8 @@ class StreamWriter:
             return self._answered(now, source, content)
         if isinstance(content, TicksKept):
             return self._kept(now, source, content)
+        if isinstance(content, RowsKept):
+            return self._rows_kept(now, source, content)
         best = self._source
         if self.state != "fetching" or best is None or best.copy.broker != source:
             return []
@@ -749,12 +835,16 @@ class StreamWriter:
                     requests += self._prepare(now, broker, peer)
             return requests
         if purpose == "confirmed":
+            self._stored_confirmed = self._row.confirmed
             return []
         if purpose == "fetched":
             return self._fetch_next(now)
         if purpose == "all fetched":
-            self._row = replace(self._row, is_open=True)
-            return self._put_row("complete")
+            # The beginning goes last: until then the log begins with its first record.
+            self._row = replace(self._row, is_open=True, has_rows=True)
+            beginning = self._fetched_beginning
+            puts = [Put("stream", "beginning", beginning)] if beginning else []
+            return [*puts, *self._put_row("complete")]
         return [Restart(f"stream {self._name!r} was fetched from a copy")]
 
     def _is_newer(self, ticket: int, purpose: _Purpose) -> bool:
