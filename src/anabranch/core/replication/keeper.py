@@ -354,6 +354,9 @@ class Keeper:
                 return [self._kept(copy, is_lacking=True)]
             return self._open(copy, source, frame)
         if frame.first > copy.last + 1:
+            if frame.first == frame.oldest:
+                # Everything here is deleted at the origin.
+                return [DropCopy(copy.stream), *self._open(copy, source, frame)]
             return [self._kept(copy, is_lacking=True)]
         if frame.first < row.first:
             return self._keep_rest(copy, source, frame)

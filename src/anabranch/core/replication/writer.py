@@ -413,6 +413,8 @@ class StreamWriter:
         members = {member for copies in sets for member in copies.members} - self._lost
         found = [each for each in self._answers() if each.copy in members and not each.is_empty]
         best = max(found, key=_end, default=self._own_answer())
+        # Any copy that ends there will do; only one with all rows can restore a lost disk.
+        best = next((each for each in found if each.end == best.end and each.has_rows), best)
         if self._row.is_open and self._own_answer().end == best.end:
             return self._complete(now)
         if self.is_leading:
@@ -449,6 +451,10 @@ class StreamWriter:
             self._row = replace(row, starts=pruned(best.starts, row.first))
             requests = self._put_row("fetched")
         else:
+            if not best.has_rows:
+                text = "no copy that was reached has the catalog rows of this stream; waiting"
+                self.state = "asking"
+                return [Note("error", text)]
             what = f"all ticks, up to {best.last}"
             self._rows_after = ""
             self._last = self._own_synced = best.first - 1
@@ -593,13 +599,12 @@ class StreamWriter:
         """A copy has promised: find where to continue, and send."""
         answer, oldest = peer.answer, self._row.first
         assert answer is not None
-        if answer.is_empty:
+        same = common_end(self._row.starts, self._last, answer.starts, answer.last)
+        if answer.is_empty or same + 1 < max(oldest, answer.first):
+            # It begins anew. What it lacks was confirmed without it.
             peer.continue_at(oldest, needs_rows=self._needs_rows)
             return [self._probe(now, broker, peer), *self._send(now, broker, peer)]
-        same = common_end(self._row.starts, self._last, answer.starts, answer.last)
-        if same + 1 < max(oldest, answer.first) or not answer.has_rows:
-            return self._make_again(now, broker, peer, answer.copy, "is too far behind")
-        peer.continue_at(same + 1)
+        peer.continue_at(same + 1, needs_rows=not answer.has_rows)
         return self._send(now, broker, peer) or [self._probe(now, broker, peer)]
 
     def _probe(self, now: float, broker: str, peer: Peer) -> PartRequest:
