@@ -127,9 +127,10 @@ def row_put(stream: str, row: CopyRow) -> Put:
 
 
 def pruned(starts: Sequence[LifeStart], first: int) -> Starts:
-    """The lives that records from `first` on have, at most the newest `STARTS_MAX`."""
+    """The lives that records from `first - 1` on have, at most the newest `STARTS_MAX`: copies that
+    have all up to there are continued, not begun anew."""
     found = tuple(starts[-STARTS_MAX:])
-    while len(found) > 1 and found[1].tick <= first:
+    while len(found) > 1 and found[1].tick < first:
         found = found[1:]
     return found
 

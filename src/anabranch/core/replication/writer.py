@@ -689,7 +689,7 @@ class StreamWriter:
             self._name,
             self.life,
             peer.copy,
-            pruned(starts, first - 1),
+            pruned(starts, first),
             first,
             records,
             self.confirmed,
