@@ -132,7 +132,7 @@ class Simulation:
         self.faults.begin()
         self.reconfiguring.begin(plan.faults.reconfigure)
         self.rollbacks.begin(plan.faults.rollback)
-        self.disk_losses.begin(plan.faults.lose_disk)
+        self.disk_losses.begin(plan.faults.lose_disk, plan.faults.roll_back_disk)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
@@ -270,7 +270,7 @@ class Simulation:
         if isinstance(what, int):
             self._deleted[stream] = what
             # A log that is lost is fetched from a copy, which may not have deleted as much.
-            if not self.disk_losses.count:
+            if not self.disk_losses.count and not self.disk_losses.set_back:
                 self.history.append(told.Forgotten(stream, what, "deleted", now))
             return
         options = self.plan.options
@@ -395,6 +395,8 @@ class Simulation:
             counts["rollback"] = self.rollbacks.count
         if self.disk_losses.count:
             counts["lose-disk"] = self.disk_losses.count
+        if self.disk_losses.set_back:
+            counts["roll-back-disk"] = self.disk_losses.set_back
         return counts
 
     def _reused(self) -> list[Anomaly]:

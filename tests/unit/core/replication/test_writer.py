@@ -386,3 +386,11 @@ def test_a_log_with_more_confirmed_ticks_than_all_copies_is_not_given_up() -> No
     alone.hear("k", alone.answer("k", **has(4, 4, starts=starts)))
     assert state_of(alone) == "asking"
     assert not any(isinstance(each, DropCopy) for each in alone.effects)
+
+
+def test_a_log_older_than_all_that_the_copies_still_keep_is_fetched_anew() -> None:
+    alone = WriterAlone("k", confirm=2, **row(OWN, K, confirm=2, last=19, confirmed=1))
+    starts = (LifeStart(20, life(7), CopySet((OWN, K), 2)),)
+    alone.hear("k", alone.answer("k", **has(65, 64, first=20, starts=starts)))
+    assert state_of(alone) == "fetching"
+    assert any(isinstance(each, DropCopy) for each in alone.effects)
