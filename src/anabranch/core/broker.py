@@ -109,7 +109,7 @@ _EMISSION_TICK_WORK = 5
 #: beyond that.
 _WAITING_FRAMES_MAX = 1024
 #: Tickets of the broker's own syncs.
-_LIFE, _DEPARTURE = 0, 1
+_LIFE, _DEPARTURE, _ALONE = 0, 1, 2
 #: Messages about ticks, which change nothing that rows of the catalog hold for long.
 _ABOUT_TICKS = Nack | Done | Replay | Answer | Known
 
@@ -436,6 +436,9 @@ class Broker:
                 self._early_hellos[peer] = hello
             self._submit(origin, origin.greeted(now, peer, hello))
             if not origin.may_announce:
+                if writer is not None:
+                    # The origin's own sync waits for copies, which may be reached only after this.
+                    self._submit(None, [RequestSync(_ALONE)])
                 self._held_frames[peer] = []
                 return
         self._submit(None, self.router.link_up(now, peer))
@@ -508,6 +511,8 @@ class Broker:
                 self._tell_synced(now, who, ticket)
             elif ticket == _LIFE:
                 self._begin(now)
+            elif ticket == _ALONE and self.origin is not None and self.origin.inquiry is not None:
+                self.origin.inquiry.alone_removal_synced()
         writer = self.replication.writer
         if writer is not None:
             self._submit(writer, self.replication.synced(now, number))
