@@ -341,8 +341,11 @@ class Simulation:
         if self.paths is not None:
             self.paths.look_for_two_parents()
             self._watch.anomalies += self.paths.anomalies
+        # A start at a time may come as early as the first tick that is not confirmed yet, and while
+        # copies are away that is not confirmed for long.
+        has_times = self.plan.faults.clock_jump == 0 and self.plan.options.confirm == 1
         for edge in self.reconfiguring.streams:
-            disk, has_times = world.hosts[edge].disk, self.plan.faults.clock_jump == 0
+            disk = world.hosts[edge].disk
             self.history += _logged(edge, disk.ever_synced.items(), has_times)
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
