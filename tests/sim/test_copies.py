@@ -77,3 +77,11 @@ def test_disks_that_are_set_back_are_repaired_without_an_operator(routing: Routi
         assert not verdict.anomalies, (order.command(seed), verdict.anomalies[0])
         set_back += verdict.faults.get("roll-back-disk", 0)
     assert set_back >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("routing", "seed"), [("flood", 0), ("flood", 1), ("tree", 3)])
+def test_nobody_is_asked_for_a_copy_before_the_life_is_on_disk(
+    routing: RoutingName, seed: int
+) -> None:
+    _assert_clean(Order(routing, faults="lose-disk=2,cut=1,kill=1,sync=0.3", copies=True), seed)

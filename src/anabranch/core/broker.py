@@ -347,7 +347,9 @@ class Broker:
         if self._services is not None:
             # Its origin asks the neighbours before clients are served.
             services = self._services.parts if self.is_serving else (self._services.origin,)
-        return (self._links, self.router, self.replication, *services)
+        # Copies are asked when the life is on disk.
+        replication = (self.replication,) if self.is_ready else ()
+        return (self._links, self.router, *replication, *services)
 
     # -- stimuli --------------------------------------------------------------------------------
 
@@ -543,6 +545,10 @@ class Broker:
         """The life is on disk: start the parts and greet all connected neighbours."""
         self.is_ready = True
         services, replication = self._services, self.replication
+        peers = self._links.connected_peers()
+        for peer in peers:
+            # First of all: copies may be asked over these links at once.
+            self._greet(peer)
         self._submit(replication.keeper, replication.keeper.started())
         if services is not None:
             origin, writer = services.origin, replication.writer
@@ -552,8 +558,7 @@ class Broker:
             else:
                 self._submit(origin, origin.start_inquiry(now, self._inquiry(origin)))
                 self._serve(now)
-        for peer in self._links.connected_peers():
-            self._greet(peer)
+        for peer in peers:
             hello = self._hellos.pop(peer, None)
             if hello is not None:
                 self._greeted(now, peer, hello)
