@@ -17,7 +17,8 @@ MUTANTS: dict[str, Mutant] = {
     "emit-unconfirmed": Mutant(
         "ticks are confirmed to publishers and emitted when this disk has them",
         Edit(f"{_REPLICATION}.released", "if gated[0][2] > writer.confirmed:", "if False:"),
-        found_by=_FINDER,
+        seed=3,
+        anomaly="stale-read",
         copies=True,
     ),
     "unfenced": Mutant(
@@ -45,7 +46,8 @@ MUTANTS: dict[str, Mutant] = {
     "identity-returns": Mutant(
         "a copy that was lost is made again with the identity that it had",
         Edit(f"{_KEEPER}._ask", "CopyRow(self._next_number)", "CopyRow(1)"),
-        found_by=_FINDER,
+        seed=2,
+        anomaly="under-replicated",
         copies=True,
     ),
     "learner-counts": Mutant(
@@ -73,7 +75,8 @@ MUTANTS: dict[str, Mutant] = {
     "rows-not-carried": Mutant(
         "rows of the catalog are not in the stream",
         Edit(f"{_REPLICATION}.rows_to_append", "return self._rows.take()", "return []"),
-        found_by=_FINDER,
+        seed=14,
+        anomaly="torn-batch",
         copies=True,
     ),
     "rows-before-confirmed": Mutant(
