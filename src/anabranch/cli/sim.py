@@ -102,6 +102,7 @@ def sim(
         asked_mix(faults)
     except LocalError as error:
         raise CommandError(str(error)) from error
+    copies = copies or any(each.copies for each in mutants)
     order = Order(route, shape, brokers, faults, tuple(plant or ()), copies)
     results = _run(order, chosen, processes)
     summary = summarise(results)

@@ -111,7 +111,7 @@ _EMISSION_TICK_WORK = 5
 #: beyond that.
 _WAITING_FRAMES_MAX = 1024
 #: Tickets of the broker's own syncs.
-_LIFE, _DEPARTURE = 0, 1
+_LIFE, _DEPARTURE, _ALONE = 0, 1, 2
 #: Messages about ticks, which change nothing that rows of the catalog hold for long.
 _ABOUT_TICKS = Nack | Done | Replay | Answer | Known
 
@@ -365,7 +365,9 @@ class Broker:
         if self._services is not None:
             # Its origin asks the neighbours before clients are served.
             services = self._services.parts if self.is_serving else (self._services.origin,)
-        return (self._links, self.router, self.replication, *services)
+        # Copies are asked when the life is on disk.
+        replication = (self.replication,) if self.is_ready else ()
+        return (self._links, self.router, *replication, *services)
 
     # -- stimuli --------------------------------------------------------------------------------
 
@@ -454,6 +456,9 @@ class Broker:
                 self._early_hellos[peer] = hello
             self._submit(origin, origin.greeted(now, peer, hello))
             if not origin.may_announce:
+                if writer is not None:
+                    # The origin's own sync waits for copies, which may be reached only after this.
+                    self._submit(None, [RequestSync(_ALONE)])
                 self._held_frames[peer] = []
                 return
         self._submit(None, self.router.link_up(now, peer))
@@ -525,6 +530,8 @@ class Broker:
                 self._tell_synced(now, who, ticket)
             elif ticket == _LIFE:
                 self._begin(now)
+            elif ticket == _ALONE and self.origin is not None and self.origin.inquiry is not None:
+                self.origin.inquiry.alone_removal_synced()
         writer = self.replication.writer
         if writer is not None:
             self._submit(writer, self.replication.synced(now, number))
@@ -555,6 +562,10 @@ class Broker:
         """The life is on disk: start the parts and greet all connected neighbours."""
         self.is_ready = True
         services, replication = self._services, self.replication
+        peers = self._links.connected_peers()
+        for peer in peers:
+            # First of all: copies may be asked over these links at once.
+            self._greet(peer)
         self._submit(replication.keeper, replication.keeper.started())
         if services is not None:
             origin, writer = services.origin, replication.writer
@@ -564,8 +575,7 @@ class Broker:
             else:
                 self._submit(origin, origin.start_inquiry(now, self._inquiry(origin)))
                 self._serve(now)
-        for peer in self._links.connected_peers():
-            self._greet(peer)
+        for peer in peers:
             hello = self._hellos.pop(peer, None)
             if hello is not None:
                 self._greeted(now, peer, hello)

@@ -1,4 +1,4 @@
-"""Disk losses: a broker dies, and comes back with an empty disk.
+"""Disk losses: a broker dies, and comes back with an empty disk, or with an old copy of its disk.
 
 Rules
 
@@ -6,7 +6,9 @@ Rules
    that are whole, at least as many remain as a life needs to begin, and at most `confirm - 1` are
    lost. A copy is whole if its broker has it under the identity that the copy set names. A copy
    that was lost counts until its successor is in the set, and the copies know it.
-2. What is asked of the network in return: nothing that was confirmed is lost, no confirmed tick
+2. A disk is set back only if it could be lost as well, and while all brokers are up: then another
+   copy knows more and is asked. What is set back must be repaired without an operator.
+3. What is asked of the network in return: nothing that was confirmed is lost, no confirmed tick
    changes (`tick-reused`), no keeper has another record at a tick than its origin confirmed
    (`copy-differs`) or believes in ticks that are not confirmed (`stale-read`), and when all is
    healed every stream has all of its copies again (`under-replicated`).
@@ -20,6 +22,7 @@ from anabranch.core.broker import Broker
 from anabranch.core.replication.keeper import KeptCopy
 from anabranch.core.replication.writer import StreamWriter
 from anabranch.model.replication import CopyId, CopySet, Life
+from anabranch.sim.disk import Disk
 from anabranch.sim.world import World
 
 
@@ -29,26 +32,51 @@ class DiskLosses:
     def __init__(self, world: World, chance: Random) -> None:
         self._world = world
         self._chance = chance
-        self._rate = 0.0
         self._is_over = False
+        #: How many were lost, and set back.
         self.count = 0
+        self.set_back = 0
 
-    def begin(self, rate: float) -> None:
+    def begin(self, lose_rate: float, set_back_rate: float) -> None:
         """Let it happen, so often per second."""
-        self._rate = rate
-        if rate:
-            self._later(self._strike)
+        if lose_rate:
+            self._later(lose_rate, self._lose, lose_rate)
+        if set_back_rate:
+            self._later(2 * set_back_rate, self._take_copy, set_back_rate)
 
     def heal(self) -> None:
         self._is_over = True
 
-    def _later(self, action: Callable[[], None]) -> None:
-        self._world.after(self._chance.expovariate(self._rate), action)
+    def _later(self, rate: float, action: Callable[..., None], *arguments: object) -> None:
+        self._world.after(self._chance.expovariate(rate), action, *arguments)
 
-    def _strike(self) -> None:
+    def _take_copy(self, rate: float) -> None:
+        """Take a copy of a disk, to which it is set back later."""
         if self._is_over:
             return
-        self._later(self._strike)
+        victim = self._chance.choice(list(self._world.hosts))
+        old = self._world.hosts[victim].disk.copied(self._chance)
+        self._later(2 * rate, self._set_back, rate, victim, old)
+
+    def _set_back(self, rate: float, victim: str, old: Disk) -> None:
+        if self._is_over:
+            return
+        world = self._world
+        host = world.hosts[victim]
+        is_noticed = all(each.broker is not None for each in world.hosts.values())
+        if host.is_gone or not is_noticed or not self._is_survivable(victim):
+            world.after(0.1, self._set_back, rate, victim, old)
+            return
+        self.set_back += 1
+        world.kill(victim)
+        host.disk = host.disk.set_back(old, keeps_catalog=False)
+        world.after(0.02 + self._chance.random(), world.start, victim)
+        self._later(2 * rate, self._take_copy, rate)
+
+    def _lose(self, rate: float) -> None:
+        if self._is_over:
+            return
+        self._later(rate, self._lose, rate)
         world = self._world
         victim = self._chance.choice(list(world.hosts))
         host = world.hosts[victim]
@@ -143,6 +171,10 @@ class DiskLosses:
             if writer is None or host.is_gone:
                 continue
             text = self._missing(writer, host.config.options.copies)
+            origin = None if host.broker is None else host.broker.origin
+            inquiry = None if origin is None else origin.inquiry
+            if self.set_back and inquiry is not None and inquiry.verdict is not None:
+                text = "an operator must renew its log"
             if text:
                 yield Anomaly("under-replicated", "", name, 0, f"stream {name}: {text}")
 

@@ -101,6 +101,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     rollback: float = 0.0
     #: A broker comes back with an empty disk; only where streams have copies.
     lose_disk: float = 0.0
+    #: The same with an old copy of its disk; never drawn, only asked for, since it must be noticed.
+    roll_back_disk: float = 0.0
     #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
     #: for, since minutes are dear.
     divide_s: float = 0.0
@@ -125,6 +127,7 @@ KINDS: dict[str, float] = {
     "reconfigure": 0.4,
     "rollback": 0.4,
     "lose-disk": 0.4,
+    "roll-back-disk": 0.6,
     "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,

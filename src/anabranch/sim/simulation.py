@@ -132,7 +132,7 @@ class Simulation:
         self.faults.begin()
         self.reconfiguring.begin(plan.faults.reconfigure)
         self.rollbacks.begin(plan.faults.rollback)
-        self.disk_losses.begin(plan.faults.lose_disk)
+        self.disk_losses.begin(plan.faults.lose_disk, plan.faults.roll_back_disk)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
@@ -270,7 +270,7 @@ class Simulation:
         if isinstance(what, int):
             self._deleted[stream] = what
             # A log that is lost is fetched from a copy, which may not have deleted as much.
-            if not self.disk_losses.count:
+            if not self.disk_losses.count and not self.disk_losses.set_back:
                 self.history.append(told.Forgotten(stream, what, "deleted", now))
             return
         options = self.plan.options
@@ -341,8 +341,11 @@ class Simulation:
         if self.paths is not None:
             self.paths.look_for_two_parents()
             self._watch.anomalies += self.paths.anomalies
+        # A start at a time may come as early as the first tick that is not confirmed yet, and while
+        # copies are away that is not confirmed for long.
+        has_times = self.plan.faults.clock_jump == 0 and self.plan.options.confirm == 1
         for edge in self.reconfiguring.streams:
-            disk, has_times = world.hosts[edge].disk, self.plan.faults.clock_jump == 0
+            disk = world.hosts[edge].disk
             self.history += _logged(edge, disk.ever_synced.items(), has_times)
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
@@ -395,6 +398,8 @@ class Simulation:
             counts["rollback"] = self.rollbacks.count
         if self.disk_losses.count:
             counts["lose-disk"] = self.disk_losses.count
+        if self.disk_losses.set_back:
+            counts["roll-back-disk"] = self.disk_losses.set_back
         return counts
 
     def _reused(self) -> list[Anomaly]:

@@ -168,6 +168,9 @@ def _draw_copies(
         lose_disk = 0.0
     if asked is None:
         faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
+    elif confirm == 1:
+        # What one disk has confirmed goes with it.
+        faults = msgspec.structs.replace(faults, lose_disk=0.0, roll_back_disk=0.0)
     return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
 
 

@@ -438,7 +438,8 @@ class StreamWriter:
         row = self._row
         self.state, self._source = "fetching", best
         same = common_end(row.starts, self._last, best.starts, best.last)
-        if row.is_open and same < row.confirmed:
+        # What a copy has deleted was confirmed.
+        if row.is_open and max(same, best.first - 1) < row.confirmed:
             text = (
                 f"this log has confirmed ticks up to {row.confirmed} of which the copies at other"
                 f" brokers lack those after {same}: more disks are lost than 'confirm' allows for"

@@ -108,7 +108,7 @@ def test_a_tick_is_acknowledged_after_it_is_synced() -> None:
     assert told == TicksKept(STREAM, life(5), kept.id(), 3)
 
 
-def test_a_copy_acknowledges_only_records_that_its_writer_has_named() -> None:
+def test_a_copy_acknowledges_only_records_that_its_writer_named() -> None:
     kept = holding(5)
     kept.say(AskLife(STREAM, life(7)))
     # Life 7 has adopted ticks 1 and 2 only; it does not know of the others yet.
