@@ -223,6 +223,9 @@ class WriterAlone:
                 self.take(self.writer.synced(self.now, request.ticket))
             elif isinstance(request, AppendLife):
                 self.append()
+            elif isinstance(request, contract.ReadRows):
+                nothing = contract.RowsRead(request.request, (), is_last=True)
+                self.take(self.writer.rows_read(self.now, nothing))
         return done
 
     def append(self, record: bytes = RECORD) -> None:
@@ -255,5 +258,12 @@ class WriterAlone:
     def answer(self, source: str, number: int = 1, **more: Any) -> LifeAnswer:
         """The promise of a copy that has nothing, unless it is said otherwise."""
         asked = self.writer.life
-        fields: dict[str, Any] = {"promised": asked, "copy": CopyId(source, number), **more}
+        peer = self.writer.peers.get(source)
+        fields: dict[str, Any] = {
+            "promised": asked,
+            "copy": CopyId(source, number),
+            "has_rows": True,
+            "question": 0 if peer is None else peer.question,
+            **more,
+        }
         return LifeAnswer(STREAM, asked, **fields)

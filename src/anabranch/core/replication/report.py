@@ -202,7 +202,7 @@ def _own(writer: StreamWriter) -> OwnCopiesReport:
         copies=found,
         fetching=_fetching(writer),
         lives_begun=writer.lives_begun,
-        ticks_fetched=writer.ticks_fetched,
+        ticks_fetched=0 if writer.fetch is None else writer.fetch.fetched,
     )
 
 
@@ -259,11 +259,13 @@ def _since(starts: Sequence[LifeStart], copy: CopyId) -> int:
 
 
 def _fetching(writer: StreamWriter) -> FetchReport | None:
-    best = writer._source
-    if writer.state != "fetching" or best is None:
+    fetch = writer.fetch
+    if fetch is None:
         return None
-    before = writer._fetch_first - 1
-    return FetchReport(source=best.copy.broker, done=writer.last - before, total=best.last - before)
+    best = fetch.source
+    return FetchReport(
+        source=best.copy.broker, done=fetch.fetched, total=best.last + 1 - fetch.first
+    )
 
 
 def _named(brokers: Iterable[str]) -> str:

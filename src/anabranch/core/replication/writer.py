@@ -29,12 +29,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from anabranch.core.contract import (
-    Append,
-    DropCopy,
     LogRead,
     Note,
-    OpenCopy,
-    Put,
     Read,
     ReadRows,
     Recovered,
@@ -44,10 +40,11 @@ from anabranch.core.contract import (
 )
 from anabranch.core.options import Options
 from anabranch.core.part_requests import AppendLife, CarryTo, PartRequest, RequestSync
+from anabranch.core.replication.fetching import FetchPurpose, StreamFetch, obstacle
 from anabranch.core.replication.keeper import CopyRow, pruned, row_put
 from anabranch.core.replication.peers import FRAME_BYTES, FRAME_TICKS, Peer, RecentRecords
-from anabranch.core.replication.remote_checks import check_answer, checked_rows
-from anabranch.core.replication.rows import REPLICATED_TABLES, check_rows, is_replicated
+from anabranch.core.replication.remote_checks import check_answer
+from anabranch.core.replication.rows import REPLICATED_TABLES, is_replicated
 from anabranch.model.errors import LocalError, RemoteError
 from anabranch.model.replication import (
     NO_LIFE,
@@ -55,9 +52,6 @@ from anabranch.model.replication import (
     CopyId,
     CopySet,
     FetchedRows,
-    FetchedTicks,
-    FetchRows,
-    FetchTicks,
     ForgetCopy,
     ForWriter,
     KeepRows,
@@ -84,13 +78,11 @@ _RECORD_OVERHEAD = 64
 #: they are over it after so many seconds.
 _OUTRANKED_MAX = 64
 _OUTRANKED_CALM_S = 60.0
-#: A fetch that brings nothing for so many times `ask_again_s` is begun anew.
-_FETCH_TRIES = 20
 
 State = Literal["asking", "fetching", "complete", "beginning", "leading"]
 #: What a sync is for: a promise of the own copy, the start of a life, fetched records, the last of
 #: them, the row that says that they are complete.
-_Purpose = Literal["promise", "start", "confirmed", "fetched", "all fetched", "complete"]
+_Purpose = Literal["promise", "start", "confirmed"] | FetchPurpose
 
 
 class StreamWriter:
@@ -149,21 +141,14 @@ class StreamWriter:
         self._outranked_factor = 1
         #: Until when to wait for answers that are not necessary.
         self._wait_until: float | None = None
-        #: The copy to fetch from, and the key after which to fetch rows; None: rows are complete.
-        self._source: LifeAnswer | None = None
-        self._rows_after: str | None = None
-        self._fetch_at: float | None = None
-        self._fetch_tries = 0
-        #: The first tick to fetch; 0 if nothing is fetched.
-        self._fetch_first = 0
-        #: What this process did so far: lives that it began, ticks that it fetched.
+        #: The fetch in progress; None unless the state is `fetching`.
+        self.fetch: StreamFetch | None = None
+        #: Lives that this process began.
         self.lives_begun = 0
-        self.ticks_fetched = 0
         self._request = FIRST_REQUEST
         self._ticket = 0
         #: The ticket of the newest promise or start.
         self._awaited_ticket = 0
-        self._fetched_beginning = b""
         #: The confirmed tick in the own row on disk.
         self._stored_confirmed = row.confirmed
         self._purposes: dict[int, _Purpose] = {}
@@ -431,106 +416,16 @@ class StreamWriter:
         self.state = "complete"
         return []
 
-    # -- fetching ---------------------------------------------------------------------------------
-
     def _fetch(self, now: float, best: LifeAnswer) -> list[PartRequest]:
         """Fetch what this log lacks from the best copy (rule 9)."""
-        row = self._row
-        self.state, self._source = "fetching", best
-        same = common_end(row.starts, self._last, best.starts, best.last)
-        # What a copy has deleted was confirmed.
-        if row.is_open and max(same, best.first - 1) < row.confirmed:
-            text = (
-                f"this log has confirmed ticks up to {row.confirmed} of which the copies at other"
-                f" brokers lack those after {same}: more disks are lost than 'confirm' allows for"
-            )
-            self.state = "asking"
-            return [Note("error", text)]
-        if row.is_open and 0 < self._last == same and best.first <= self._last + 1:
-            what = f"ticks {self._last + 1} to {best.last}"
-            self._rows_after = None
-            self._row = replace(row, starts=pruned(best.starts, row.first))
-            requests = self._put_row("fetched")
-        else:
-            if not best.has_rows:
-                text = "no copy that was reached has the catalog rows of this stream; waiting"
-                self.state = "asking"
-                return [Note("error", text)]
-            what = f"all ticks, up to {best.last}"
-            self._rows_after = ""
-            self._last = self._own_synced = best.first - 1
-            # Until it is complete, the row says that there is nothing here.
-            number = max(self.life.number, row.number + 1)
-            starts = pruned(best.starts, best.first)
-            self._row = replace(
-                row, number=number, is_open=False, first=best.first, starts=starts, confirmed=0
-            )
-            # The row goes first, so that no crash leaves a copy that claims to be whole.
-            requests = [row_put(self._name, self._row)]
-            requests += [Put(table, key, None) for table, key in self._catalog_keys]
-            requests += [Put("stream", "checkpoint", None), Put("stream", "beginning", None)]
-            requests += [DropCopy(""), OpenCopy("", best.first), self._sync("fetched")]
-        self._fetch_first = self._last + 1
-        text = (
-            f"fetching {what} from the copy at {best.copy.broker!r}, because this disk lacks them"
-        )
-        self._fetch_at = now + self._options.ask_again_s
-        return [Note("warning", text), *requests]
-
-    def _fetch_next(self, now: float) -> list[PartRequest]:
-        """Ask for the next rows or records."""
-        best = self._source
-        assert best is not None
-        self._fetch_at = now + self._options.ask_again_s
-        frame: FetchRows | FetchTicks
-        if self._rows_after is not None:
-            frame = FetchRows(self._name, best.copy, self.life, self._rows_after)
-        else:
-            frame = FetchTicks(self._name, best.copy, self.life, self._last + 1)
-        return [CarryTo(best.copy.broker, frame)]
-
-    def _fetched_rows(self, now: float, frame: FetchedRows) -> list[PartRequest]:
-        if frame.life != self.life or frame.after != self._rows_after:
-            return []
-        check_rows(frame.rows)
-        self._fetch_tries = 0
-        requests: list[PartRequest] = [Put(*row) for row in frame.rows]
-        self._rows_after = frame.following or None
-        self._fetched_beginning = frame.beginning
-        best = self._source
-        if self._rows_after is None and best is not None and self._last == best.last:
-            # All ticks are deleted.
-            return [*requests, self._sync("all fetched")]
-        return requests + self._fetch_next(now)
-
-    def _fetched_ticks(self, frame: FetchedTicks) -> list[PartRequest]:
-        best = self._source
-        assert best is not None
-        if frame.life != self.life or frame.first != self._last + 1 or self._fetch_at is None:
-            return []
-        records = frame.records[: best.last - self._last]
-        if not records:
-            return []
-        rows = [checked_rows(record) for record in records]
-        self._fetch_at = None
-        self._fetch_tries = 0
-        requests: list[PartRequest] = []
-        for record, carried in zip(records, rows, strict=True):
-            self._last += 1
-            self.ticks_fetched += 1
-            requests.append(Append(self._last, record))
-            requests += [Put(*row) for row in carried]
-        requests.append(self._sync("all fetched" if self._last == best.last else "fetched"))
-        return requests
-
-    def _fetch_again(self, now: float) -> list[PartRequest]:
-        self._fetch_tries += 1
-        if self._fetch_tries < _FETCH_TRIES:
-            return self._fetch_next(now)
-        self._fetch_at = None
-        return [
-            Restart(f"the copy of stream {self._name!r} that this broker reads does not answer")
-        ]
+        why = obstacle(self._row, self._last, best)
+        if why:
+            return [Note("error", why)]
+        self.state = "fetching"
+        again_s = self._options.ask_again_s
+        where = (self._name, self.life, best, self._row, self._last, again_s)
+        self.fetch = StreamFetch(*where, self._sync)
+        return self.fetch.begin(now, self._catalog_keys)
 
     # -- beginning --------------------------------------------------------------------------------
 
@@ -815,12 +710,12 @@ class StreamWriter:
             return self._kept(now, source, content)
         if isinstance(content, RowsKept):
             return self._rows_kept(now, source, content)
-        best = self._source
-        if self.state != "fetching" or best is None or best.copy.broker != source:
+        fetch = self.fetch
+        if fetch is None or fetch.source.copy.broker != source:
             return []
-        if isinstance(content, FetchedRows):
-            return self._fetched_rows(now, content)
-        return self._fetched_ticks(content)
+        return (
+            fetch.rows(now, content) if isinstance(content, FetchedRows) else fetch.ticks(content)
+        )
 
     def synced(self, now: float, ticket: int) -> list[PartRequest]:
         """What was put before this ticket is on disk."""
@@ -843,22 +738,12 @@ class StreamWriter:
         if purpose == "confirmed":
             self._stored_confirmed = self._row.confirmed
             return []
-        if purpose == "fetched":
-            return self._fetch_next(now)
-        if purpose == "all fetched":
-            # The beginning goes last: until then the log begins with its first record.
-            self._row = replace(self._row, is_open=True, has_rows=True)
-            beginning = self._fetched_beginning
-            puts = [Put("stream", "beginning", beginning)] if beginning else []
-            return [*puts, *self._put_row("complete")]
-        return [Restart(f"stream {self._name!r} was fetched from a copy")]
-
-    def _is_newer(self, ticket: int, purpose: _Purpose) -> bool:
-        return any(other > ticket and wanted == purpose for other, wanted in self._purposes.items())
+        assert self.fetch is not None
+        return self.fetch.synced(now, purpose)
 
     def next_deadline(self) -> float | None:
-        if self.state == "fetching":
-            return self._fetch_at
+        if self.fetch is not None:
+            return self.fetch.again_at
         peers = self._peers.values()
         return earliest(
             self._wait_until,
@@ -868,9 +753,8 @@ class StreamWriter:
         )
 
     def time_passed(self, now: float) -> list[PartRequest]:
-        if self.state == "fetching":
-            is_due = self._fetch_at is not None and self._fetch_at <= now
-            return self._fetch_again(now) if is_due else []
+        if self.fetch is not None:
+            return self.fetch.time_passed(now)
         if self._higher > self.life and self._outranked_until <= now:
             return self._outranked(now, self._higher)
         requests = self._ask_due(now)

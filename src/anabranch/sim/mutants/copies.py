@@ -124,7 +124,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "first-frame-once": Mutant(
         "the frame that asks a copy how far it agrees is sent once",
-        Edit(f"{_WRITER}._prepare", "peer.expect(now + self._options.ask_again_s)", "pass"),
+        Edit(f"{_WRITER}._probe", "peer.expect(now + 2 * self._options.ask_again_s)", "pass"),
         found_by=_FINDER,
         copies=True,
     ),

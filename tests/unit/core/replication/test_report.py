@@ -132,7 +132,8 @@ def asking() -> Replication:
 def answer(replication: Replication, copy: CopyId, last: int) -> None:
     assert replication.writer is not None
     life = replication.writer.life
-    told = LifeAnswer("a", life, life, copy, False, 1, last, (FIRST,), last)
+    question = replication.writer.peers[copy.broker].question
+    told = LifeAnswer("a", life, life, copy, False, 1, last, (FIRST,), last, True, question)
     replication.writer.carried(1.0, copy.broker, told)
 
 
