@@ -101,6 +101,8 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     rollback: float = 0.0
     #: A broker comes back with an empty disk; only where streams have copies.
     lose_disk: float = 0.0
+    #: An edge is killed and comes back when all is healed.
+    bury: float = 0.0
     #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
     #: for, since minutes are dear.
     divide_s: float = 0.0
@@ -125,6 +127,7 @@ KINDS: dict[str, float] = {
     "reconfigure": 0.4,
     "rollback": 0.4,
     "lose-disk": 0.4,
+    "bury": 0.1,
     "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,
@@ -232,6 +235,7 @@ class Faults:
             ("slow", self._mix.slow, self._slow),
             ("clog", self._mix.clog, self._clog),
             ("slow-client", self._mix.slow_client, self._slow_client),
+            ("bury", self._mix.bury, self._bury),
         ]
         for name, rate, strike in kinds:
             if rate > 0:
@@ -286,6 +290,15 @@ class Faults:
         lasts_s = rng.choice((0.05, 0.3, 1.0, 3.0)) * (0.5 + rng.random())
         self._world.after(lasts_s, self._world.start, name)
         return lasts_s + 0.5
+
+    def _bury(self, rng: Random) -> float:
+        """Kill an edge until everything is healed, but leave most of them."""
+        hosts = self._world.hosts
+        edges = [name for name in self._network.edges if hosts[name].broker is not None]
+        if 4 * len(edges) <= 3 * len(self._network.edges):
+            return 0.0
+        self._world.kill(rng.choice(edges))
+        return 1.0
 
     def _kill_site(self, rng: Random) -> float:
         sites = [site for site in self._network.sites if len(self._network.members(site)) > 1]

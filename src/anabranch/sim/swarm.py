@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anabranch.core.options import Options
+from anabranch.core.options import Options, Prefer
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -164,8 +164,11 @@ def _draw_copies(
     if confirm == 1 or faults.clock_jump:
         # A broker that lost its disk has only its clock to tell that it is not older than before.
         lose_disk = 0.0
+    bury = copying.choice((0.0, 0.1, 0.3))
     if asked is None:
-        faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
+        faults = msgspec.structs.replace(faults, lose_disk=lose_disk, bury=bury)
+    prefer: Prefer = copying.choice(("origin", "origin", "near"))
+    options = msgspec.structs.replace(options, prefer=prefer)
     return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
 
 

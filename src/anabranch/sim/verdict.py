@@ -40,6 +40,8 @@ class SimVerdict(msgspec.Struct, frozen=True):
     moves: int = 0
     #: How often a publisher came back when its origin had forgotten it.
     forgotten: int = 0
+    #: Events that keepers sent to edges while the origin was down.
+    kept_reads: int = 0
 
 
 _KINDS = {kind: number for number, kind in enumerate(get_args(AnyRecord))}

@@ -385,6 +385,8 @@ class LiveDelivery:
         self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
+        if run.is_complete:
+            return
         for position in list(stream.live.values()):
             is_required = position.subscription.is_lossless and run.last > position.processed
             if is_required and position.required_version > run.version:
@@ -709,7 +711,7 @@ class CatchUp:
 
     def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
         version = position.subscription.version
-        return version is None or version > run.version
+        return not run.is_complete and (version is None or version > run.version)
 
     def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if the window is full or the event must
