@@ -44,9 +44,9 @@ class CopyReadWatch:
         if self.next is not None:
             self.next(name, stimulus, effects)
         for effect in effects:
-            if isinstance(effect, contract.Send) and isinstance(effect.frame, Carry):
-                if effect.frame.source == name:
-                    self.anomalies += self._sent(name, effect.frame)
+            frame = effect.frame if isinstance(effect, contract.Send) else None
+            if isinstance(frame, Carry) and frame.source == name:
+                self.anomalies += self._sent(name, frame)
 
     def _sent(self, name: str, frame: Carry) -> Iterator[Anomaly]:
         content = frame.content

@@ -43,6 +43,10 @@ SHAPES: tuple[Shape, ...] = get_args(Shape)
 MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
 
 
+#: How much longer there are faults if origins stay down: long enough to read from their keepers.
+_BURIED_S = 4.0
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation, but for its seed."""
 
@@ -149,6 +153,8 @@ def draw(
     )
     if chosen.rollback:
         plan = _quiet(plan)
+    if chosen.bury:
+        plan = msgspec.structs.replace(plan, fault_s=plan.fault_s + _BURIED_S)
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
 
 
@@ -164,7 +170,7 @@ def _draw_copies(
     if confirm == 1 or faults.clock_jump:
         # A broker that lost its disk has only its clock to tell that it is not older than before.
         lose_disk = 0.0
-    bury = copying.choice((0.0, 0.1, 0.3))
+    bury = copying.choice((0.0, 0.3, 0.6))
     if asked is None:
         faults = msgspec.structs.replace(faults, lose_disk=lose_disk, bury=bury)
     prefer: Prefer = copying.choice(("origin", "origin", "near"))
