@@ -308,13 +308,17 @@ class Faults:
         origin = rng.choice(origins)
         self._buried.add(origin)
         others = [name for name in edges if name != origin]
-        reader = rng.choice([name for name in others if hosts[name].sessions] or others)
+        reader = rng.choice([name for name in others if self._has_readers(name)] or others)
         wires = [wire for wire in self._world.wires.values() if reader in wire.ends]
         sides = [(wire, direction) for wire in wires for direction in (0, 1)]
         lasts_s = 0.5 + rng.random()
         self._cut_off(sides, lasts_s)
         self._world.after(lasts_s - 0.1, self._kill_for_long, origin)
         return lasts_s + 0.3
+
+    def _has_readers(self, name: str) -> bool:
+        broker = self._world.hosts[name].broker
+        return broker is not None and broker.edge is not None and bool(broker.edge.filters())
 
     def _kill_for_long(self, name: str) -> None:
         if not self._healed:
