@@ -17,12 +17,17 @@ from anabranch.model.event import Event
 from anabranch.model.network import Network, graph_of_brokers
 from anabranch.sim.applications import Application
 from anabranch.sim.copy_read_watch import CopyReadWatch
+from anabranch.sim.mutants.catalog import planted
+from anabranch.sim.runner import Order, plan_of
+from anabranch.sim.simulation import Simulation
 from anabranch.sim.world import Weather, World
 
 EDGES = ("e1", "e2", "e3")
 RELAYS = ("h1", "h2", "h3")
 TREE = Network({"hub": [*RELAYS], **{e: [e] for e in EDGES}}, [("hub", e) for e in EDGES])
 MESH = graph_of_brokers([(edge, hub) for edge in EDGES for hub in RELAYS], RELAYS)
+#: Events that keepers send while origins are down, in the seeds below.
+FLOORS: dict[RoutingName, int] = {"tree": 20, "mesh": 20}
 NETWORKS: dict[RoutingName, Network] = {"tree": TREE, "mesh": MESH}
 
 
@@ -33,8 +38,21 @@ class Reader(Application):
         super().__init__(world, f"reader-{home}", home, [])
         self.ticks: dict[str, list[int]] = defaultdict(list)
         self.withheld: list[TicksWithheld] = []
+        self.is_away = False
         parts = {"quality": "reliable", **subscription}
         self.perform(self.session.subscribe(world.now, "s", "TRUE", **parts))
+
+    def connect_in(self, delay_s: float) -> None:
+        if not self.is_away:
+            super().connect_in(delay_s)
+
+    def set_away(self, is_away: bool) -> None:
+        """Stay away, or come back."""
+        self.is_away = is_away
+        if is_away:
+            self.leave()
+        else:
+            self.connect_in(0.0)
 
     def handle_effect(self, effect: object) -> None:
         if isinstance(effect, EventDelivered):
@@ -131,3 +149,105 @@ def test_a_reader_that_missed_the_last_events_of_a_dead_origin_gets_them_from_a_
     stage.writer.write(5)
     stage.wait(2.0)
     assert stage.counts() == {"e2": 60, "e3": 60}
+
+
+def missed(stage: Stage, count: int = 50) -> None:
+    """e3 misses events, their origin dies, and e3 is connected again."""
+    stage.cut_off("e3")
+    stage.writer.write(count)
+    stage.wait(1.5)
+    stage.world.kill("e1")
+    stage.wait(0.5)
+    stage.reconnect("e3")
+
+
+def test_a_subscription_that_resumes_while_its_origin_is_down_catches_up_from_a_keeper() -> None:
+    stage = Stage()
+    late = Reader(stage.world, "e3", quality="durable")
+    late.connect_in(0.0)
+    stage.wait(2.0)
+    late.set_away(True)
+    stage.writer.write(600)
+    stage.wait(2.0)
+    stage.world.kill("e1")
+    # Its edge has forgotten the stream, too.
+    stage.world.kill("e3")
+    stage.wait(0.5)
+    stage.world.start("e3")
+    late.set_away(False)
+    stage.wait(15.0)
+    assert len(late.ticks["e1"]) == 600
+    assert stage.watch.events_while_down >= 600
+    assert not stage.watch.anomalies
+    stage.world.start("e1")
+    stage.wait(10.0)
+    stage.writer.write(5)
+    stage.wait(2.0)
+    assert len(late.ticks["e1"]) == 605
+
+
+def test_keepers_do_not_serve_what_is_not_confirmed() -> None:
+    stage = Stage(confirm=3)
+    stage.world.kill(stage.keepers[0])
+    stage.writer.write(20)
+    stage.wait(1.5)
+    stage.world.kill("e1")
+    stage.wait(10.0)
+    # One keeper has the events, but they are not confirmed.
+    assert stage.counts() == {"e2": 5, "e3": 5}
+    stage.world.start(stage.keepers[0])
+    stage.world.start("e1")
+    stage.wait(10.0)
+    assert stage.counts() == {"e2": 25, "e3": 25}
+    assert not stage.watch.anomalies
+
+
+def found(stage: Stage) -> set[str]:
+    return {each.name for each in stage.watch.anomalies}
+
+
+def test_serving_unconfirmed_ticks_is_found() -> None:
+    with planted("serves-unconfirmed"):
+        stage = Stage(confirm=3)
+        stage.world.kill(stage.keepers[0])
+        stage.writer.write(20)
+        stage.wait(1.5)
+        stage.world.kill("e1")
+        stage.wait(10.0)
+    assert "stale-read" in found(stage)
+
+
+def test_an_event_that_is_called_silent_is_found() -> None:
+    with planted("resend-left-out"):
+        stage = Stage()
+        missed(stage)
+        stage.wait(10.0)
+    assert "copy-differs" in found(stage)
+
+
+def test_a_stale_end_is_found() -> None:
+    with planted("stale-end"):
+        stage = Stage()
+        late = Reader(stage.world, "e3", quality="durable")
+        late.connect_in(0.0)
+        stage.wait(2.0)
+        stage.world.kill("e1")
+        stage.world.kill("e3")
+        stage.wait(0.5)
+        stage.world.start("e3")
+        stage.wait(10.0)
+    assert "stale-read" in found(stage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("routing", "seeds"), [("tree", range(8)), ("mesh", range(8))])
+def test_seeds_with_origins_that_stay_down_read_from_keepers(
+    routing: RoutingName, seeds: range
+) -> None:
+    events = 0
+    for seed in seeds:
+        simulation = Simulation(plan_of(Order(routing, faults="bury=1", copies=True), seed))
+        verdict = simulation.run()
+        assert not verdict.anomalies, (seed, verdict.anomalies[:3])
+        events += verdict.kept_reads
+    assert events >= FLOORS[routing]

@@ -710,8 +710,10 @@ class CatchUp:
         self._order.caught_up(now, position)
 
     def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
+        if run.is_complete:
+            return False
         version = position.subscription.version
-        return not run.is_complete and (version is None or version > run.version)
+        return version is None or version > run.version
 
     def _take_run(self, now: float, position: StreamPosition, run: Run, is_matched: bool) -> bool:
         """Deliver one run that is not silent; False if the window is full or the event must

@@ -652,8 +652,8 @@ class Edge:
         if state.has_backlog:
             return state.backlog_at
         order_at = self._order.next_at
-        repeat_at = state.requests.next_repeat_at
-        at = min(state.done_at, state.gap_check_at, order_at, repeat_at, self._look_at)
+        at = min(state.done_at, state.gap_check_at, order_at, state.requests.next_repeat_at)
+        at = min(at, self._look_at)
         return None if at == float("inf") else at
 
 

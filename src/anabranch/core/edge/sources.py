@@ -29,7 +29,7 @@ from anabranch.model.network import Network
 #: Announcements of a head that are missed before an origin counts as away.
 _HEADS_MISSED = 3
 #: The pause between questions to keepers doubles at most this often.
-_DOUBLINGS_MAX = 3
+_DOUBLINGS_MAX = 2
 
 
 class Sources:

@@ -8,7 +8,16 @@ add an entry to the module of this package that fits.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.sim.mutants import detector, edge, join_points, mesh, origin, session, tree
+from anabranch.sim.mutants import (
+    copy_reads,
+    detector,
+    edge,
+    join_points,
+    mesh,
+    origin,
+    session,
+    tree,
+)
 from anabranch.sim.mutants.mutant import Mutant, MutantError, applied
 
 #: Seeds within which each mutant with a seed is found.
@@ -22,6 +31,7 @@ MUTANTS: dict[str, Mutant] = {
     **mesh.MUTANTS,
     **join_points.MUTANTS,
     **detector.MUTANTS,
+    **copy_reads.MUTANTS,
 }
 
 

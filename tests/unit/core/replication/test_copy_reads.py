@@ -31,6 +31,7 @@ from anabranch.model.frames import (
     Resent,
 )
 from anabranch.model.limits import DEFAULT_LIMITS
+from anabranch.sim.mutants.catalog import planted
 from tests.edge_parts import NETWORK
 
 
@@ -114,6 +115,12 @@ def test_nothing_is_said_about_what_follows() -> None:
     # An answer without ticks would say that there are none.
     assert bench.replay(6) == []
     assert bench.asked == []
+
+
+def test_a_keeper_that_guesses_what_is_deleted_is_found() -> None:
+    with planted("deleted-by-guess"):
+        found = Bench([event(tick) for tick in range(1, 9)], confirmed=5).nack((6, 8))
+    assert found == [Resent("b", [], withheld=[Hole(6, 8, "retention")], head=5)]
 
 
 def test_a_question_without_ranges_is_answered_with_the_head() -> None:
