@@ -311,7 +311,8 @@ class Faults:
         reader = rng.choice([name for name in others if self._has_readers(name)] or others)
         wires = [wire for wire in self._world.wires.values() if reader in wire.ends]
         sides = [(wire, direction) for wire in wires for direction in (0, 1)]
-        lasts_s = 0.5 + rng.random()
+        # Until the links break: what waits on them would come later otherwise.
+        lasts_s = hosts[reader].config.options.dead_after_s + 0.3 + rng.random()
         self._cut_off(sides, lasts_s)
         self._world.after(lasts_s - 0.1, self._kill_for_long, origin)
         return lasts_s + 0.3
