@@ -146,7 +146,7 @@ def test_ticks_before_the_beginning_are_deleted_at_the_origin() -> None:
 
 
 def test_a_transient_event_is_left_to_an_origin_that_may_have_it() -> None:
-    records = [event(1), BlankRecord(2, EventId("p", 1, 2)), event(3)]
+    records: list[AnyRecord] = [event(1), BlankRecord(2, EventId("p", 1, 2)), event(3)]
     [resent] = Bench(records, confirmed=3).nack((1, 3))
     assert ([datum.tick for datum in resent.data], resent.withheld) == ([1, 3], [])
     [answer] = Bench(records, confirmed=3).replay(1)
@@ -155,7 +155,7 @@ def test_a_transient_event_is_left_to_an_origin_that_may_have_it() -> None:
 
 
 def test_a_transient_event_is_withheld_if_the_origin_is_away() -> None:
-    records = [event(1), BlankRecord(2, EventId("p", 1, 2)), event(3)]
+    records: list[AnyRecord] = [event(1), BlankRecord(2, EventId("p", 1, 2)), event(3)]
     [resent] = Bench(records, confirmed=3).nack((1, 3), last=True)
     assert resent.withheld == [Hole(2, 2, "transient")]
     [answer] = Bench(records, confirmed=3).replay(1, last=True)
