@@ -47,11 +47,12 @@ from anabranch.config.addresses import (
 )
 from anabranch.config.errors import ConfigError
 from anabranch.config.replication import (
-    REPLICATION_KEYS,
+    REPLICATION_FIELDS,
     Stream,
     check_replication,
     read_replication,
     stream_of,
+    written_replication,
 )
 from anabranch.config.shape import (
     SHAPES,
@@ -74,6 +75,7 @@ from anabranch.config.toml_reader import (
     read,
 )
 from anabranch.core.options import Options, RoutingName
+from anabranch.core.replication.placement import all_keepers
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits, clients_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
@@ -128,7 +130,7 @@ def read_limits(table: Table) -> Limits:
 
 def read_options(table: Table) -> Options:
     """Read `[options]`; absent keys have their defaults."""
-    for key in filter(table.has, REPLICATION_KEYS):
+    for key in filter(table.has, REPLICATION_FIELDS):
         raise table.error(key, "is not an option; write it in [replication] or [brokers.NAME]")
     try:
         options = _read(table, Options)
@@ -150,11 +152,11 @@ def written(value: Limits | Options) -> dict[str, object]:
     """The fields that differ from their defaults."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
-    return {k: v for k, v in pairs if k not in REPLICATION_KEYS and v != getattr(default, k)}
+    return {k: v for k, v in pairs if k not in REPLICATION_FIELDS and v != getattr(default, k)}
 
 
 def _read(table: Table, kind: type[Choices]) -> Choices:
-    fields = [each for each in msgspec.structs.fields(kind) if each.name not in REPLICATION_KEYS]
+    fields = [each for each in msgspec.structs.fields(kind) if each.name not in REPLICATION_FIELDS]
     table.only(field.name for field in fields)
     values = {field.name: _value(table, field) for field in fields}
     return msgspec.convert(values, kind)
@@ -225,13 +227,18 @@ class NetworkFile:
         """The copies of an edge's stream, and the brokers that keep them."""
         return stream_of(self.network, edge, self.options_of(edge))
 
+    def keepers(self) -> dict[str, tuple[str, ...]]:
+        """Stream → its keepers, for streams that have copies."""
+        return all_keepers(self.network, self.options_of)
+
     def broker_config(self, name: str) -> "BrokerConfig":
         """The configuration of this broker's core."""
         # Clients read network files too, and do not load the core of a broker.
         from anabranch.core.broker import BrokerConfig  # noqa: PLC0415
 
         options = self.options_of(name)
-        return BrokerConfig(name, self.network, self.routing, options, self.limits)
+        config = (name, self.network, self.routing, options, self.limits)
+        return BrokerConfig(*config, keepers=self.keepers())
 
     def unchosen_ports(self) -> list[tuple[str, PortName]]:
         """Required ports that are still 0, as (broker, port)."""
@@ -390,9 +397,9 @@ def _lines(file: NetworkFile, near: str) -> Iterator[str]:
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():
         yield from _table(f"brokers.{quoted_key(name)}", _broker(settings, near))
-    copies, confirm = file.options.copies, file.options.confirm
-    if copies > 1:
-        yield from _table("replication", {"copies": copies, "confirm": confirm})
+    replication = written_replication(file.options)
+    if replication:
+        yield from _table("replication", replication)
     for name, values in (("limits", written(file.limits)), ("options", written(file.options))):
         if values:
             yield from _table(name, values)

@@ -3,6 +3,7 @@
     [replication]
     copies = 3             # of every stream: at its origin, and at two keepers
     confirm = 2            # copies that have synced an event when it is confirmed
+    prefer = "near"        # edges ask keepers first where one is nearer than the origin
 
     [brokers.a]            # these three differ for the stream of `a`
     copies = 3
@@ -20,11 +21,12 @@ Rules
 """
 
 from collections.abc import Mapping
+from typing import cast, get_args
 
 import msgspec
 
 from anabranch.config.toml_reader import Table, nearest
-from anabranch.core.options import COPIES_MAX, Options
+from anabranch.core.options import COPIES_MAX, Options, Prefer
 from anabranch.core.replication.placement import (
     copies_problem,
     keeper_problem,
@@ -35,6 +37,8 @@ from anabranch.model.network import Network
 
 #: The keys of a broker's table; the fields of `Options` with the same names.
 REPLICATION_KEYS = ("copies", "confirm", "keepers")
+#: All fields of `Options` that are not options in the file.
+REPLICATION_FIELDS = (*REPLICATION_KEYS, "prefer")
 
 
 class Replication(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,11 +90,23 @@ def read_replication(table: Table, options: Options) -> Options:
         raise table.error(
             "keepers", "belongs to one broker; write it in [brokers.NAME] of the stream's origin"
         )
-    table.only(("copies", "confirm"))
+    table.only(("copies", "confirm", "prefer"))
     copies = table.integer("copies", 1, 1, COPIES_MAX)
     confirm = table.integer("confirm", _majority(copies), 1, COPIES_MAX)
     _check_confirm(table, copies, confirm)
-    return msgspec.structs.replace(options, copies=copies, confirm=confirm)
+    words = get_args(Prefer)
+    prefer = cast("Prefer", table.choice("prefer", words, words[0]))
+    return msgspec.structs.replace(options, copies=copies, confirm=confirm, prefer=prefer)
+
+
+def written_replication(options: Options) -> dict[str, object]:
+    """The content of `[replication]`; empty if it has nothing to say."""
+    values: dict[str, object] = {}
+    if options.copies > 1:
+        values |= {"copies": options.copies, "confirm": options.confirm}
+    if options.prefer != get_args(Prefer)[0]:
+        values["prefer"] = options.prefer
+    return values
 
 
 def read_broker_replication(table: Table) -> Replication:

@@ -31,7 +31,7 @@ State: the parts own it; the broker holds only work in progress. Safe to lose.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -89,12 +89,14 @@ from anabranch.model.frames import (
     AnyCarried,
     Carry,
     Done,
+    ForCopies,
     Hello,
     Known,
     LinkFrame,
     Nack,
     Ping,
     Replay,
+    Resent,
 )
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
@@ -113,7 +115,7 @@ _WAITING_FRAMES_MAX = 1024
 #: Tickets of the broker's own syncs.
 _LIFE, _DEPARTURE, _ALONE = 0, 1, 2
 #: Messages about ticks, which change nothing that rows of the catalog hold for long.
-_ABOUT_TICKS = Nack | Done | Replay | Answer | Known
+_ABOUT_TICKS = Nack | Done | Replay | Answer | Resent | Known
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -130,6 +132,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     revision: int = 1
     #: Statistics about the events of this broker's stream (`model.statistics`).
     statistics: bytes = b""
+    #: Stream → its keepers, for streams that have copies.
+    keepers: Mapping[str, tuple[str, ...]] = {}
 
 
 class Broker:
@@ -159,12 +163,15 @@ class Broker:
         )
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.router.set_statistics(config.statistics)
-        self.replication = Replication(config.name, network, config.options, recovered, self.life)
+        self.replication = Replication(
+            config.name, network, config.options, config.limits, recovered, self.life
+        )
         #: Whether clients are served, and the neighbours' greetings until then.
         self.is_serving = False
         self._early_hellos: dict[str, Hello] = {}
         is_edge, facts = self.is_edge, self.router.placement_facts
-        self._services = ClientServices(*parts, self._submit, self.life, facts) if is_edge else None
+        more = (self._submit, self.life, facts, config.keepers)
+        self._services = ClientServices(*parts, *more) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
         self._departed = stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours received before the life was on disk.
@@ -753,6 +760,9 @@ class Broker:
                 requests = replication.carried(now, delivery.source, content)
                 who = replication.keeper if isinstance(content, ForKeeper) else replication.writer
                 self._submit(who, requests)
+                return
+            if isinstance(content, ForCopies):
+                self._submit(None, replication.reads.carried(now, delivery.source, content))
                 return
             if self._services is None:
                 raise RemoteError("this broker is not an edge")

@@ -27,7 +27,7 @@ State: the parts own it, except the row `departing` of the table `broker`: [revi
 the time].
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -133,13 +133,14 @@ class ClientServices:
         submit: Submit,
         life: int,
         placement_facts: PlacementFacts | None,
+        keepers: Mapping[str, tuple[str, ...]],
     ) -> None:
         #: Memory of the clients' subscriptions, advertisements and patterns.
         self.memory = memory = FilterMemory(limits)
         self.origin = origin = Origin(name, network, options, limits, recovered, now, memory)
         # Before the edge, which sets aside the subscriptions of unreadable patterns.
         stored = stored_records(recovered, name, network.edges, limits)
-        self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
+        self.edge = edge = Edge(name, network, options, limits, recovered, now, memory, keepers)
         origin.set_session_lookups(edge.host_of, edge.is_present)
         queries = BrokerQueries(
             name,

@@ -11,6 +11,7 @@ import msgspec
 from anabranch.model.errors import LocalError
 
 RoutingName = Literal["flood", "tree", "mesh"]
+Prefer = Literal["origin", "near"]
 
 #: Default limit of the log bytes that one subscription may hold back.
 HELD_BACK_BYTES_MAX = 1 << 39
@@ -105,6 +106,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     #: The keepers of this broker's stream, nearest first; (): chosen by the shape of the network
     #: (`core.replication.placement`).
     keepers: tuple[str, ...] = ()
+    #: Whom an edge asks first for ticks that it lacks: the origin, or the nearest keeper if that
+    #: is nearer.
+    prefer: Prefer = "origin"
 
     # -- edge
     #: A gap may stay open for this long before it is requested,

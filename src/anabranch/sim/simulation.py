@@ -28,11 +28,13 @@ from anabranch.core.origin.log_tail import (
     RowsRecord,
     decode_record,
 )
+from anabranch.core.replication.placement import all_keepers
 from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.sim.applications import Application, SimPublisher
+from anabranch.sim.copy_read_watch import CopyReadWatch
 from anabranch.sim.copy_watch import PathWatch
 from anabranch.sim.disk_losses import DiskLosses
 from anabranch.sim.faults import Division, Faults
@@ -71,8 +73,10 @@ class Simulation:
         self.plan = plan
         self.rng = Random(plan.seed ^ 0x5EED)
         limits = Limits(pattern_matches_max=plan.matches_max)
+        parts = (plan.network, plan.routing, plan.options, limits)
+        keepers = all_keepers(plan.network, lambda _edge: plan.options)
         configs = [
-            BrokerConfig(name, plan.network, plan.routing, plan.options, limits, router=router)
+            BrokerConfig(name, *parts, router=router, keepers=keepers)
             for name in plan.network.brokers
         ]
         self.world = World(configs, self.rng, Weather())
@@ -80,6 +84,8 @@ class Simulation:
         self.world.on_forgetting = self._forgetting
         #: Stream → what is deleted.
         self._deleted: dict[str, int] = {}
+        #: Stream → what is deleted, or about to be.
+        self._gone: dict[str, int] = {}
         self._settled: float | None = None
         self._healed_s = 0.0
         # A tree needs all links, and any may be needed where the network becomes another one.
@@ -111,6 +117,10 @@ class Simulation:
         self.rollbacks = Rollbacks(
             self.world, plan.network, self.history, Random(plan.seed ^ 0x0B4C)
         )
+        self.copy_reads = CopyReadWatch(self.world, lambda stream: self._gone.get(stream, 0))
+        if plan.options.copies > 1:
+            self.copy_reads.next = self.world.watcher
+            self.world.watcher = self.copy_reads.step
         self.disk_losses = DiskLosses(self.world, Random(plan.seed ^ 0xD15C))
         self._is_calm = False
 
@@ -267,6 +277,8 @@ class Simulation:
     def _forgetting(self, stream: str, what: bytes | int) -> None:
         """A log has deleted up to a tick, or decided to."""
         now = self.world.now
+        tick = what if isinstance(what, int) else _beginnings.decode(what).deleted
+        self._gone[stream] = max(self._gone.get(stream, 0), tick)
         if isinstance(what, int):
             self._deleted[stream] = what
             # A log that is lost is fetched from a copy, which may not have deleted as much.
@@ -278,7 +290,6 @@ class Simulation:
         is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
         has_quota = options.held_back_max < _ROOMY_BYTES
         is_lossy = has_quota or (options.retention == "lossy" and is_over)
-        tick = _beginnings.decode(what).deleted
         why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"
         self.history.append(told.Forgotten(stream, tick, why, now))
 
@@ -353,6 +364,7 @@ class Simulation:
         found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
         found += self._reused()
         found += self.disk_losses.missing()
+        found += self.copy_reads.anomalies
         found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
@@ -384,6 +396,7 @@ class Simulation:
             fetches=world.count.fetches,
             lives=sum(map(len, self._lives())),
             set_changes=sum(map(_set_changes, self._lives())),
+            kept_reads=self.copy_reads.events_while_down,
         )
 
     def _lives(self) -> Iterator[list[LifeRecord]]:

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anabranch.core.options import Options
+from anabranch.core.options import Options, Prefer
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -35,12 +35,17 @@ _HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
 _COPYING = 0xC0B1
+_BURYING = 0xB0D1
 #: Chosen so that the seeds which tests know by heart keep their plans.
 _ORDERING = 0x4C381
 _FORGETTING = 0x5E02
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
 MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
+
+
+#: How much longer there are faults if origins stay down: long enough to read from their keepers.
+_BURIED_S = 4.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +119,7 @@ def draw(
     chosen = drawn if asked is None else asked
     if copies:
         options, chosen = _draw_copies(Random(seed ^ _COPYING), size, options, chosen, asked)
+        options, chosen = _draw_reads(Random(seed ^ _BURYING), options, chosen, asked)
     options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
     options = _draw_slices(seed, options)
     detecting = Random(seed ^ _DETECTING)
@@ -151,6 +157,8 @@ def draw(
     )
     if chosen.rollback:
         plan = _quiet(plan)
+    if chosen.bury:
+        plan = msgspec.structs.replace(plan, fault_s=plan.fault_s + _BURIED_S)
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
 
 
@@ -172,6 +180,17 @@ def _draw_copies(
         # What one disk has confirmed goes with it.
         faults = msgspec.structs.replace(faults, lose_disk=0.0, roll_back_disk=0.0)
     return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
+
+
+def _draw_reads(
+    burying: Random, options: Options, faults: FaultMix, asked: FaultMix | None
+) -> tuple[Options, FaultMix]:
+    """Whom edges ask first, and origins that stay away."""
+    bury = burying.choice((0.0, 0.3, 0.6))
+    if asked is None:
+        faults = msgspec.structs.replace(faults, bury=bury)
+    prefer: Prefer = burying.choice(("origin", "origin", "near"))
+    return msgspec.structs.replace(options, prefer=prefer), faults
 
 
 def _quiet(plan: Plan) -> Plan:

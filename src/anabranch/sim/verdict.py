@@ -46,6 +46,8 @@ class SimVerdict(msgspec.Struct, frozen=True):
     fetches: int = 0
     lives: int = 0
     set_changes: int = 0
+    #: Events that keepers sent to edges while the origin was down.
+    kept_reads: int = 0
 
 
 _KINDS = {kind: number for number, kind in enumerate(get_args(AnyRecord))}

@@ -19,7 +19,8 @@ FIELDS = [
     *(
         ("options", field.name, field.default)
         for field in msgspec.structs.fields(Options)
-        if field.name not in {"copies", "confirm", "keepers"}  # these are in [replication]
+        if field.name
+        not in {"copies", "confirm", "keepers", "prefer"}  # these are in [replication]
     ),
 ]
 

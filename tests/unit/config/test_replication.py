@@ -62,6 +62,21 @@ def test_all_streams_have_the_copies_of_the_network() -> None:
     assert "copies = 3\nconfirm = 1\n" in dump(loaded)
 
 
+def test_edges_may_prefer_near_keepers() -> None:
+    loaded = file(f'{TREE}[replication]\ncopies = 2\nprefer = "near"\n')
+    assert loaded.options.prefer == "near"
+    assert loaded.options_of("a").prefer == "near"
+    assert 'prefer = "near"\n' in dump(loaded)
+    assert "prefer" not in dump(file(f"{TREE}[replication]\ncopies = 2\n"))
+
+
+def test_the_core_of_every_broker_knows_the_keepers_of_every_stream() -> None:
+    loaded = file(f"{TREE}[replication]\ncopies = 2\n")
+    keepers = {edge: loaded.stream(edge).keepers for edge in "abc"}
+    assert loaded.broker_config("a").keepers == keepers
+    assert file(TREE).broker_config("a").keepers == {}
+
+
 def test_a_broker_may_have_copies_of_its_own() -> None:
     own = "copies = 3\nconfirm = 3\n[replication]\ncopies = 2\nconfirm = 1\n"
     loaded = file(TABLES + own)

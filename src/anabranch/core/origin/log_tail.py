@@ -195,8 +195,10 @@ def decode_record(data: bytes) -> AnyRecord:
 EMIT_TICKS_MAX = 1_024
 EMIT_BYTES_MAX = 1_048_576
 
-#: The reason of withheld ticks whose event the log has lost.
+#: The reason of withheld ticks whose event the log has lost,
 LOST = "lost"
+#: and of those whose event was in memory only.
+TRANSIENT = "transient"
 
 
 class SilentTick(msgspec.Struct, frozen=True, gc=False):
@@ -217,7 +219,7 @@ def entry_of(tick: int, record: AnyRecord) -> Entry:
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
         is_lost = record.id.publisher == LOST_PUBLISHER
-        return SilentTick(record.time_ns, LOST if is_lost else "transient")
+        return SilentTick(record.time_ns, LOST if is_lost else TRANSIENT)
     return SilentTick(record.time_ns)
 
 
@@ -360,15 +362,16 @@ def emissions_of(
         while start <= end:
             stop = min(end, start + EMIT_TICKS_MAX - 1)
             part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
-            data, silent, withheld = _by_kind(start, part)
+            data, silent, withheld = by_kind(start, part)
             emits.append(Emission(mark, data, silent, withheld, head, time_ns, target))
             start += len(part)
     return emits
 
 
-def _by_kind(
+def by_kind(
     first: int, entries: Sequence[Entry]
 ) -> tuple[list[Datum], list[tuple[int, int]], list[Hole]]:
+    """Consecutive ticks as events, silent ranges and withheld ranges."""
     data: list[Datum] = []
     silent: list[tuple[int, int]] = []
     withheld: list[Hole] = []

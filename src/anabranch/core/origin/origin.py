@@ -371,6 +371,9 @@ class Origin:
     # -- release --------------------------------------------------------------------------------
 
     def _done(self, now: float, edge: str, done: Done) -> list[PartRequest]:
+        if self._is_coming(self._emitted, done.tick):
+            # The edge repeats it.
+            return []
         if done.tick > self._emitted:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
@@ -386,10 +389,17 @@ class Origin:
         self._release_later(now)
         return []
 
+    def _is_coming(self, known: int, tick: int) -> bool:
+        """Whether an edge may have a tick from a keeper that is not `known` here yet: its copies
+        have confirmed it, but this origin has not been told so."""
+        return self._options.copies > 1 and known < tick <= self._tail.last
+
     def _hold(self, edge: str, hold: Hold) -> list[PartRequest]:
         tail, commit = self._tail, self._ledger.commit
         if hold.tick > tail.synced and self._intake.suspension:
             # The log may have lost this tick; the edge repeats its request.
+            return []
+        if self._is_coming(tail.synced, hold.tick):
             return []
         tick = min(hold.tick, tail.synced)
         if tick + 1 < tail.oldest:

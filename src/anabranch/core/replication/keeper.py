@@ -250,6 +250,10 @@ class Keeper:
     def copies(self) -> Iterable[KeptCopy]:
         return self._copies.values()
 
+    def copy_of(self, stream: str) -> KeptCopy | None:
+        """The copy of a stream; None if there is none."""
+        return self._copies.get(stream)
+
     # -- life -------------------------------------------------------------------------------------
 
     def started(self) -> list[PartRequest]:

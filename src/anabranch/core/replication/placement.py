@@ -18,9 +18,9 @@ Rules
 State: none.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from anabranch.core.options import COPIES_MAX
+from anabranch.core.options import COPIES_MAX, Options
 from anabranch.core.rendezvous import ranked
 from anabranch.model.errors import LocalError
 from anabranch.model.network import Network
@@ -47,6 +47,18 @@ def keepers_of(
                 break
     assert len(chosen) >= copies - 1, "a network is connected"
     return tuple(chosen[: copies - 1])
+
+
+def all_keepers(
+    network: Network, options_of: Callable[[str], Options]
+) -> dict[str, tuple[str, ...]]:
+    """Stream → its keepers, for streams that have copies; from the options of their origins."""
+    found: dict[str, tuple[str, ...]] = {}
+    for edge in network.edges:
+        options = options_of(edge)
+        if options.copies > 1:
+            found[edge] = keepers_of(network, edge, options.copies, options.keepers)
+    return found
 
 
 def copies_problem(network: Network, copies: int) -> str:

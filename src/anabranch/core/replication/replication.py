@@ -36,11 +36,14 @@ from anabranch.core.contract import (
 from anabranch.core.options import Options
 from anabranch.core.origin import ledger
 from anabranch.core.part_requests import PartRequest
+from anabranch.core.replication import copy_reads
+from anabranch.core.replication.copy_reads import CopyReads
 from anabranch.core.replication.keeper import TABLE, Keeper, read_row
 from anabranch.core.replication.placement import keepers_of
 from anabranch.core.replication.rows import WaitingRows, all_rows
 from anabranch.core.replication.writer import FIRST_REQUEST, StreamWriter
 from anabranch.model.errors import RemoteError
+from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 from anabranch.model.replication import ForKeeper, ForReplication, Row
 
@@ -51,13 +54,21 @@ Gated = tuple[object, int, int]
 class Replication:
     """See the rules at the top of this module."""
 
-    __slots__ = ("_rows", "_sync_ticks", "gated", "keeper", "writer")
+    __slots__ = ("_rows", "_sync_ticks", "gated", "keeper", "reads", "writer")
 
-    def __init__(
-        self, name: str, network: Network, options: Options, recovered: Recovered, life: int
+    def __init__(  # noqa: PLR0917 - what every part of a broker is built from
+        self,
+        name: str,
+        network: Network,
+        options: Options,
+        limits: Limits,
+        recovered: Recovered,
+        life: int,
     ) -> None:
         rows = readable_rows(recovered, TABLE, read_row)
         self.keeper = Keeper(name, network.edges, recovered, rows, life)
+        #: Answers edges from the copies.
+        self.reads = CopyReads(self.keeper, network, options, limits)
         #: The writer of the own stream; None if it has no other copies, and never had.
         self.writer: StreamWriter | None = None
         was_copied = name in recovered.catalog.get(TABLE, {})
@@ -157,7 +168,9 @@ class Replication:
             raise RemoteError("this broker's stream has no copies")
         return self.writer.carried(now, source, content)
 
-    def disk(self, now: float, stimulus: LogRead | RowsRead | CopyFull) -> list[PartRequest] | None:
+    def disk(
+        self, now: float, stimulus: LogRead | RowsRead | CopyFull
+    ) -> Sequence[PartRequest] | None:
         """Process what the disk reports; None if it is for another part."""
         if isinstance(stimulus, CopyFull):
             return self.keeper.copy_full(stimulus)
@@ -166,6 +179,8 @@ class Replication:
             if self.writer is not None and is_own:
                 return self.writer.rows_read(now, stimulus)
             return self.keeper.rows_read(stimulus)
+        if stimulus.stream and stimulus.request > copy_reads.FIRST_REQUEST:
+            return self.reads.log_read(now, stimulus)
         if stimulus.stream:
             return self.keeper.log_read(stimulus)
         if self.writer is not None and is_own:

@@ -13,6 +13,7 @@ from anabranch.core.replication.replication import Replication
 from anabranch.core.replication.writer import StreamWriter
 from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Carry
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import graph_of_brokers, tree_of_brokers
 from anabranch.model.replication import AskLife, ForReplication, LifeAnswer, TicksKept
 from anabranch.sim.world import Weather, World
@@ -27,7 +28,7 @@ NETWORK = graph_of_brokers([("a", "k"), ("k", "l"), ("a", "l")])
 def beside(writer: StreamWriter) -> Replication:
     """The replication of a broker with this writer."""
     replication = Replication(
-        "a", NETWORK, Options(copies=3, confirm=2), Recovered({}, 1, (), 1), 7
+        "a", NETWORK, Options(copies=3, confirm=2), DEFAULT_LIMITS, Recovered({}, 1, (), 1), 7
     )
     replication.writer = writer
     return replication
@@ -91,7 +92,7 @@ def test_rows_wait_until_a_life_is_confirmed() -> None:
 
 
 def test_a_broker_without_copies_has_no_writer_and_refuses_messages_for_one() -> None:
-    replication = Replication("a", NETWORK, Options(), Recovered({}, 1, (), 1), 7)
+    replication = Replication("a", NETWORK, Options(), DEFAULT_LIMITS, Recovered({}, 1, (), 1), 7)
     assert replication.writer is None
     with pytest.raises(RemoteError, match="has no copies"):
         replication.carried(1.0, "k", TicksKept(STREAM, life(5), K, 1))

@@ -17,6 +17,7 @@ from anabranch.core.replication.report import (
     replication_report,
 )
 from anabranch.core.report import report
+from anabranch.model.limits import DEFAULT_LIMITS
 from anabranch.model.network import Network
 from anabranch.model.replication import CopyId, CopySet, Life, LifeAnswer, LifeStart
 from anabranch.sim.world import Weather, World
@@ -120,7 +121,7 @@ FIRST = LifeStart(1, Life(1, "a"), CopySet((A, M, B), 2))
 def asking() -> Replication:
     """The replication of broker a, which has lost its disk and asks m and b."""
     options = Options(copies=3, confirm=2)
-    replication = Replication("a", NETWORK, options, Recovered(), 7)
+    replication = Replication("a", NETWORK, options, DEFAULT_LIMITS, Recovered(), 7)
     writer = replication.writer
     assert writer is not None
     tickets = [each.ticket for each in writer.started(0.0) if isinstance(each, RequestSync)]
@@ -170,13 +171,13 @@ def test_a_copy_that_was_fetched_counts_from_the_next_life() -> None:
     row = row_put("a", CopyRow(9, starts=(FIRST,), is_open=True))
     assert row.value is not None
     recovered = Recovered({row.table: {row.key: row.value}}, records=[b""] * 100)
-    writer = Replication("a", NETWORK, options, recovered, 7)
+    writer = Replication("a", NETWORK, options, DEFAULT_LIMITS, recovered, 7)
     assert states(own_of(writer)) == {"a": "learner", "m": "silent", "b": "silent"}
 
 
 @pytest.mark.parametrize("is_promised", [False, True])
 def test_a_broker_waits_for_its_disk_before_it_waits_for_others(is_promised: bool) -> None:
-    replication = Replication("a", NETWORK, OPTIONS, Recovered(), 7)
+    replication = Replication("a", NETWORK, OPTIONS, DEFAULT_LIMITS, Recovered(), 7)
     writer = replication.writer
     assert writer is not None
     requests = writer.started(0.0)
