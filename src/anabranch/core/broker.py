@@ -38,15 +38,16 @@ import msgspec
 from msgspec.structs import replace
 
 from anabranch.core import contract
-from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
+from anabranch.core.catalog_recovery import SetAsideRecords
 from anabranch.core.client_services import (
-    DEPARTURE_KEY,
+    LIFE_KEY,
     TABLE,
     ClientServices,
     Departure,
     Requester,
     departure_deletion,
     stored_departure,
+    stored_life,
 )
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
 from anabranch.core.edge.edge import Edge
@@ -102,9 +103,6 @@ from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
 from anabranch.model.replication import ForKeeper, ForReplication
 
-_LIFE_KEY = "life"
-#: The highest valid life, several centuries away.
-_LIFE_MAX = (1 << 63) - (1 << 40)
 #: The minimum cost of routing a request to another part.
 _REQUEST_WORK = 20
 #: The cost of routing one tick of an emission.
@@ -142,7 +140,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, recovered: Recovered, now: float) -> None:
         self.config = config
         recovered = with_rows_of(replace(recovered, aside=[], repairs=[]))
-        self.life = max(int(now * 1e9), _stored_life(recovered) + 1)
+        self.life = max(int(now * 1e9), stored_life(recovered) + 1)
         #: The number of the life is on disk.
         self.is_ready = False
         network = config.network
@@ -416,7 +414,7 @@ class Broker:
             if self._departed is not None and self.departure is None:
                 self._submit(None, [departure_deletion()])
             self._submit(
-                None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
+                None, [contract.Put(TABLE, LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
             )
         elif isinstance(stimulus, contract.Depart):
             self._depart(now)
@@ -772,23 +770,6 @@ class Broker:
                 self._services.carried(now, delivery)
         except RemoteError as error:
             effects.append(contract.Note("warning", f"from {delivery.source!r}: {error}"))
-
-
-def _stored_life(recovered: Recovered) -> int:
-    """The number of the previous life, if it can be read; unknown keys are set aside."""
-
-    def read(key: str, value: bytes) -> int:
-        if key == DEPARTURE_KEY:
-            return 0
-        if key != _LIFE_KEY:
-            raise ValueError(f"table {TABLE!r} has no such key")
-        return number_in(value, _LIFE_MAX)
-
-    good, bad = decoded(recovered, TABLE, read)
-    for each in bad:
-        if each.key != DEPARTURE_KEY:
-            set_aside(recovered, each)
-    return good.get(_LIFE_KEY, 0)
 
 
 def _is_internal(effect: Effect) -> bool:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from anabranch.core import contract
-from anabranch.core.catalog_recovery import decoded, set_aside
+from anabranch.core.catalog_recovery import decoded, number_in, set_aside
 from anabranch.core.contract import Put, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.filter_memory import FilterMemory
@@ -80,6 +80,9 @@ Submit = Callable[[Requester, Iterable[PartRequest | Outcome]], None]
 
 TABLE = "broker"
 DEPARTURE_KEY = "departing"
+LIFE_KEY = "life"
+#: The highest valid life, several centuries away.
+_LIFE_MAX = (1 << 63) - (1 << 40)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[Count, Position])
@@ -95,6 +98,23 @@ class Departure(msgspec.Struct, frozen=True, array_like=True):
 
     def put(self) -> Put:
         return Put(TABLE, DEPARTURE_KEY, _encoder.encode(self))
+
+
+def stored_life(recovered: Recovered) -> int:
+    """The number of the previous life, if it can be read; unknown keys are set aside."""
+
+    def read(key: str, value: bytes) -> int:
+        if key == DEPARTURE_KEY:
+            return 0
+        if key != LIFE_KEY:
+            raise ValueError(f"table {TABLE!r} has no such key")
+        return number_in(value, _LIFE_MAX)
+
+    good, bad = decoded(recovered, TABLE, read)
+    for each in bad:
+        if each.key != DEPARTURE_KEY:
+            set_aside(recovered, each)
+    return good.get(LIFE_KEY, 0)
 
 
 def departure_deletion() -> Put:

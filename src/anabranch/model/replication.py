@@ -229,7 +229,7 @@ class FetchedRows(ReplicationFrame, frozen=True, tag=31):
     beginning: bytes = b""
 
 
-class KeepRows(ReplicationFrame, frozen=True, tag=32):
+class KeepRows(ReplicationFrame, frozen=True, tag=35):
     """A writer sends catalog rows to a new copy, before the records."""
 
     life: Life
@@ -240,7 +240,7 @@ class KeepRows(ReplicationFrame, frozen=True, tag=32):
     is_last: bool
 
 
-class RowsKept(ReplicationFrame, frozen=True, tag=33):
+class RowsKept(ReplicationFrame, frozen=True, tag=36):
     """A copy has synced a page of rows."""
 
     life: Life
