@@ -160,7 +160,7 @@ class StreamWriter:
         if not self._row.starts and not last:
             # This disk knows nothing. The network file may have changed since it did: any broker
             # may have a copy (rule 8).
-            self._meet(self._brokers)
+            self._meet(sorted(self._brokers))
 
     # -- what others see ------------------------------------------------------------------------
 

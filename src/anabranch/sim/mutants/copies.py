@@ -17,7 +17,7 @@ MUTANTS: dict[str, Mutant] = {
     "emit-unconfirmed": Mutant(
         "ticks are confirmed to publishers and emitted when this disk has them",
         Edit(f"{_REPLICATION}.released", "if gated[0][2] > writer.confirmed:", "if False:"),
-        seed=0,
+        seed=14,
         anomaly="phantom",
         copies=True,
     ),
