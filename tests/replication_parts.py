@@ -201,12 +201,13 @@ class WriterAlone:
         row: CopyRow | None = None,
         last: int = 0,
         life_number: int = 1_000,
+        others: tuple[str, ...] = (),
     ) -> None:
         self.options = Options(copies=len(keepers) + 1, confirm=confirm)
         self.now = 10.0
         recovered = Recovered({}, 1, (), last + 1) if last else Recovered({}, 1, (), 1)
         self.writer = StreamWriter(
-            STREAM, keepers, (STREAM, *keepers, "x"), self.options, recovered, row, life_number
+            STREAM, keepers, (STREAM, *keepers, *others), self.options, recovered, row, life_number
         )
         self.said: list[tuple[str, ForReplication]] = []
         self.effects: list[PartRequest] = []

@@ -14,6 +14,7 @@ _CHUNK = 10
 #: Seeds that failed once, and why, as in `test_swarm`.
 FAILED_ONCE: list[tuple[RoutingName, int, str]] = [
     ("mesh", 10048, "the only frame that asked a copy how far it agrees was lost, and sent once"),
+    ("mesh", 10151, "a stream whose keeper had changed in the file was taken for a new one"),
     ("tree", 10199, "a copy was replaced, and the next disk lost before the copies knew it"),
     ("tree", 10067, "notes about publishers filled a log of a few ticks"),
     ("tree", 10068, "a single broker had two copies, because its network was to change"),

@@ -154,6 +154,10 @@ class StreamWriter:
         self._purposes: dict[int, _Purpose] = {}
         self._note_removed(self._own_sets())
         self._meet((*self._keepers, *_brokers_of(self._own_sets())))
+        if not self._row.starts and not last:
+            # This disk knows nothing. The network file may have changed since it did: any broker
+            # may have a copy (rule 8).
+            self._meet(sorted(self._brokers))
 
     # -- what others see ------------------------------------------------------------------------
 
@@ -385,6 +389,8 @@ class StreamWriter:
             # Rule 8: nothing is known to be confirmed. All keepers must have answered.
             self._wait_until = None
             return []
+        if not sets and silent:
+            return []
         if not sets:
             return self._complete(now)
         if not all(map(self._has_quorum, sets)):
@@ -435,6 +441,9 @@ class StreamWriter:
         earlier = [each for each in self._row.starts if each.tick <= self._last]
         starts = pruned([*earlier, start], self._row.first)
         self._row = replace(self._row, is_open=True, starts=starts)
+        # Others were asked for what they know of a new stream, and get no copy.
+        needed = {*self._keepers, *_brokers_of((start.copies, *self._older_sets))}
+        self._peers = {name: peer for name, peer in self._peers.items() if name in needed}
         if not self.is_leading:
             self.state = "beginning"
         return self._put_row("start")

@@ -76,6 +76,26 @@ def test_a_new_stream_begins_when_all_keepers_have_answered() -> None:
     assert any(isinstance(each, AppendLife) for each in alone.effects)
 
 
+def test_a_stream_is_not_new_before_all_brokers_of_the_network_have_answered() -> None:
+    alone = WriterAlone("k", confirm=2, others=("x",))
+    alone.hear("k", alone.answer("k"))
+    alone.wait(60)
+    assert state_of(alone) == "asking"
+    # x was its keeper until the network file was changed, and knows the stream.
+    members = CopySet((CopyId(STREAM, 1), CopyId("x", 1)), 2)
+    starts = (LifeStart(1, life(5), members),)
+    alone.hear("x", alone.answer("x", **has(3, 3, starts=starts)))
+    alone.wait(1)
+    assert state_of(alone) == "fetching"
+
+
+def test_brokers_that_were_only_asked_get_no_copy() -> None:
+    alone = WriterAlone("k", confirm=2, others=("x",))
+    alone.hear("k", alone.answer("k"))
+    alone.hear("x", alone.answer("x"))
+    assert set(alone.writer.peers) == {"k"}
+
+
 def test_a_life_begins_after_a_start_quorum_has_promised() -> None:
     alone = WriterAlone("k", "l", confirm=2, **row(OWN, K, L, confirm=2, last=3, confirmed=3))
     alone.wait(60)
@@ -255,7 +275,7 @@ def test_an_impossible_answer_is_refused(fields: dict[str, Any]) -> None:
 
 
 def test_a_broker_whose_copy_nobody_wants_is_not_answered() -> None:
-    alone = WriterAlone("k", confirm=2)
+    alone = founded(confirm=2)
     assert alone.hear("x", alone.answer("x")) == []
 
 
