@@ -25,7 +25,7 @@ FAILED_ONCE: list[tuple[RoutingName, int, str]] = [
 #: The same where disks are set back.
 SET_BACK_FAILED_ONCE = {7: "a log older than what the copies still keep was not given up"}
 #: Seeds with a lost disk, a fetched stream, and a changed set of copies, each.
-BUSY: list[tuple[RoutingName, int]] = [("tree", 10199), ("mesh", 9), ("flood", 4)]
+BUSY: list[tuple[RoutingName, int]] = [("tree", 20), ("mesh", 20), ("flood", 20)]
 
 
 def _assert_clean(order: Order, seed: int) -> None:
