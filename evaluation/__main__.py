@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from anabranch.cli.errors import CommandGroup
-from evaluation import cover, log, match, network
+from evaluation import cover, log, match, network, replication
 from evaluation.routing import command as routing
 from evaluation.spark import audit, bulk_match, pipeline, sweep_command
 
@@ -45,6 +45,7 @@ app.command("match")(match.match)
 app.command("cover")(cover.cover)
 app.command("log")(log.log)
 app.command("network")(network.network)
+app.command("replication")(replication.replication)
 app.command("routing")(routing.routing)
 app.command("spark")(pipeline.spark)
 app.command("spark-match")(bulk_match.spark_match)

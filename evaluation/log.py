@@ -33,7 +33,8 @@ from rich.table import Table
 
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.measurement import (
     Verdict,
@@ -196,8 +197,14 @@ class _Word:
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Nobody asks."""
+
     def log_full(self, full: bool) -> None:
         """A full disk is waited for."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """There are no copies."""
 
     def failed(self, error: Exception) -> None:
         """The disk is broken."""

@@ -76,12 +76,13 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.network_file import NetworkFile, loads
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.core.origin.log_tail import EventRecord, encode_record
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.encoding import encode_event
 from anabranch.model.errors import LocalError
 from anabranch.model.event import Event, EventId, Value
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 from evaluation.network_stage import (
     EDGE,
@@ -631,8 +632,14 @@ class _Word:
     def log_read(self, read: LogRead) -> None:
         """Nobody asks."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Nobody asks."""
+
     def log_full(self, full: bool) -> None:
         """A full disk is waited for."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """There are no copies."""
 
     def failed(self, error: Exception) -> None:
         """The disk is broken."""

@@ -197,12 +197,14 @@ def chain(hops: int, routing: RoutingName) -> NetworkFile:
     return _network(relays, routing)
 
 
-def twins(routing: RoutingName) -> NetworkFile:
-    """Two relays, either of which will do."""
-    return _network({"relays": TWINS}, routing)
+def twins(routing: RoutingName, copies: int = 1) -> NetworkFile:
+    """Two relays, either of which will do; they keep the copies of streams."""
+    return _network({"relays": TWINS}, routing, copies)
 
 
-def _network(relays: Mapping[str, tuple[str, ...]], routing: RoutingName) -> NetworkFile:
+def _network(
+    relays: Mapping[str, tuple[str, ...]], routing: RoutingName, copies: int = 1
+) -> NetworkFile:
     """Sites in a row, from the origin to the edge, with relays in between."""
     row = {ORIGIN: (ORIGIN,), **relays, EDGE: (EDGE,)}
     lines = ["[network]", 'name = "measured"', f'routing = "{routing}"']
@@ -210,6 +212,8 @@ def _network(relays: Mapping[str, tuple[str, ...]], routing: RoutingName) -> Net
         brokers = ", ".join(f'"{name}"' for name in members)
         joins = f'"{following}"' if following else ""
         lines += [f"[sites.{site}]", f"brokers = [{brokers}]", f"joins = [{joins}]"]
+    if copies > 1:
+        lines += ["[replication]", f"copies = {copies}"]
     return loads("\n".join(lines), Path("measured.toml"))
 
 

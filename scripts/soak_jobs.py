@@ -24,6 +24,11 @@ SEEDS_FLOORS = (
 #: seeds have most of these.
 MESH_FLOORS = (("splits", 4_000), ("moves", 200), ("advertised", 300))
 
+#: The same of streams with copies.
+COPIES_FLOORS = (("lost_disks", 25), ("fetches", 25), ("lives", 300), ("set_changes", 50))
+#: The same where disks are set back, and little else happens.
+SET_BACK_FLOORS = (("deliveries", 20_000), ("fetches", 100), ("set_changes", 200))
+
 #: The same of four lives of a broker whose power fails after every call to its disk.
 POWER_FLOORS = (("prefixes", 600), ("losses", 3_000), ("torn", 300), ("promises", 200))
 
@@ -70,6 +75,14 @@ _SIMULATIONS = {
     "tree": (("--routing", "tree"), 200, SEEDS_FLOORS),
     "mesh": (("--routing", "mesh"), 100, (*SEEDS_FLOORS, *MESH_FLOORS)),
     "flood": (("--routing", "flood"), 10, SEEDS_FLOORS),
+    "copies-tree": (("--copies", "--routing", "tree"), 100, COPIES_FLOORS),
+    "copies-mesh": (("--copies", "--routing", "mesh"), 50, COPIES_FLOORS),
+    "copies-flood": (("--copies", "--routing", "flood"), 10, COPIES_FLOORS),
+    "copies-set-back": (
+        ("--copies", "--routing", "tree", "--faults", "roll-back-disk"),
+        10,
+        SET_BACK_FLOORS,
+    ),
     "divided": (
         ("--routing", "mesh", "--shape", "random", "--brokers", "14", "--faults", "divide"),
         10,

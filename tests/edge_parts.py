@@ -62,8 +62,10 @@ class Rig:
         life: int = 1,
         now: float = 100.0,
         syncs: bool = True,
+        keepers: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         self.now = now
+        self.keepers = keepers or {}
         self.syncs = syncs
         self.network = network
         self.options = options
@@ -87,7 +89,7 @@ class Rig:
         found = {table: dict(rows) for table, rows in self.catalog.items()}
         # There is no log on this bench: it goes as far as any cursor may say.
         recovered = Recovered(found, first_tick=1 << 62)
-        self.edge = Edge("a", network, options, limits, recovered, now)
+        self.edge = Edge("a", network, options, limits, recovered, now, keepers=self.keepers)
         self.do(self.edge.started(now))
 
     # -- effects --------------------------------------------------------------------------------
@@ -151,6 +153,7 @@ class Rig:
             life=self.version.life + 1,
             now=self.now + 1.0,
             syncs=syncs,
+            keepers=self.keepers,
         )
 
     # -- clients --------------------------------------------------------------------------------

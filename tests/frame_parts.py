@@ -203,6 +203,8 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[object]:
     match kind:
         case inspect.IntType(ge=least, le=most) if least is not None and most is not None:
             return st.sampled_from([least, most]) | st.integers(least, most)
+        case inspect.NoneType():
+            return st.none()
         case inspect.BoolType():
             return st.booleans()
         case inspect.BytesType():
@@ -213,8 +215,8 @@ def _values(kind: inspect.Type) -> st.SearchStrategy[object]:
             return st.sampled_from(values)
         case inspect.ListType(item_type=item):
             return st.lists(_values(item), max_size=4)
-        case inspect.VarTupleType(item_type=item):
-            return st.lists(_values(item), max_size=4).map(tuple)
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return st.lists(_values(item), min_size=least or 0, max_size=4).map(tuple)
         case inspect.TupleType(item_types=items):
             return st.tuples(*map(_values, items))
         case inspect.DictType(key_type=key, value_type=value):

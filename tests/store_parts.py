@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
 from anabranch.core.origin.ledger import first_needed
-from anabranch.store.files import DiskFile, OpenFile
+from anabranch.store.copies import CopyOptions, Refusal
+from anabranch.store.files import DiskFile, OpenFile, free_bytes
 from anabranch.store.log import LogOptions
 from anabranch.store.store import NeededFrom, Store, StoreOptions, WriterOptions
 
@@ -20,6 +21,11 @@ PATIENCE_S = 120.0
 SMALL = StoreOptions(
     log=LogOptions(segment_bytes=90, reserve_bytes=128, stride_bytes=30),
     writer=WriterOptions(retry_s=0.01),
+    copies=CopyOptions(
+        log=LogOptions(segment_bytes=90, reserve_bytes=128, stride_bytes=30),
+        open_max=2,
+        margin_bytes=0,
+    ),
 )
 
 
@@ -55,8 +61,12 @@ class Ears:
         self._news = threading.Condition()
         self.numbers: list[int] = []
         self.reads: dict[int, LogRead] = {}
+        self.rows: dict[int, RowsRead] = {}
         self.fulls: list[bool] = []
+        self.refusals: list[Refusal] = []
         self.errors: list[Exception] = []
+        #: All of it in order, apart from what was read.
+        self.heard: list[object] = []
 
     def synced(self, number: int) -> None:
         self._hear(self.numbers.append, number)
@@ -66,8 +76,16 @@ class Ears:
             self.reads[read.request] = read
             self._news.notify_all()
 
+    def rows_read(self, read: RowsRead) -> None:
+        with self._news:
+            self.rows[read.request] = read
+            self._news.notify_all()
+
     def log_full(self, full: bool) -> None:
         self._hear(self.fulls.append, full)
+
+    def copy_full(self, refusal: Refusal) -> None:
+        self._hear(self.refusals.append, refusal)
 
     def failed(self, error: Exception) -> None:
         self._hear(self.errors.append, error)
@@ -75,6 +93,7 @@ class Ears:
     def _hear(self, remember: Callable[..., None], news: object) -> None:
         with self._news:
             remember(news)
+            self.heard.append(news)
             self._news.notify_all()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
@@ -102,6 +121,7 @@ class Bench:
         broker: str = "b",
         network: str = "n",
         open_file: OpenFile = DiskFile,
+        look: Callable[[Path], int] = free_bytes,
     ) -> None:
         self.ears = Ears()
         self.store = Store.open(
@@ -113,6 +133,7 @@ class Bench:
             listener=self.ears,
             time_of=time_of,
             open_file=open_file,
+            look=look,
         )
         recovered = self.store.recovered
         self.tick = (recovered.records_first or recovered.first_tick) + len(recovered.records) - 1
@@ -124,6 +145,15 @@ class Bench:
             self.tick += 1
             self.store.append(self.tick, body_of(self.tick))
 
+    def append_copy(self, stream: str, first: int, last: int) -> None:
+        for tick in range(first, last + 1):
+            self.store.append(tick, body_of(tick), stream)
+
+    def write_copy(self, stream: str, first: int, last: int) -> None:
+        """Append to a copy and wait until the records are durable."""
+        self.append_copy(stream, first, last)
+        self.ears.wait_synced(self.sync())
+
     def sync(self) -> int:
         self._number += 1
         self.store.sync(self._number)
@@ -134,12 +164,29 @@ class Bench:
         self.append(count)
         self.ears.wait_synced(self.sync())
 
-    def read(self, first: int, last: int, bytes_max: int = 10**9) -> tuple[bytes, ...]:
+    def read(
+        self, first: int, last: int, bytes_max: int = 10**9, stream: str = ""
+    ) -> tuple[bytes, ...]:
         self._request += 1
-        self.store.read(self._request, first, last, bytes_max)
+        self.store.read(self._request, first, last, bytes_max, stream)
         request = self._request
         self.ears.wait_for(lambda: request in self.ears.reads)
+        assert self.ears.reads[request].stream == stream
         return self.ears.reads[request].records
+
+    def read_rows(
+        self, prefix: str, after: str = "", bytes_max: int = 10**9, table: str = "copy_rows"
+    ) -> RowsRead:
+        self._request += 1
+        self.store.read_rows(self._request, table, prefix, after, bytes_max)
+        request = self._request
+        self.ears.wait_for(lambda: request in self.ears.rows or bool(self.ears.errors))
+        return self.ears.rows[request]
+
+    def reset(self, first_tick: int) -> None:
+        """Replace the log by an empty one."""
+        self.store.reset(first_tick)
+        self.tick = first_tick - 1
 
     def forget(self, tick: int) -> None:
         self.store.forget(tick)

@@ -51,13 +51,17 @@ class HostileClients(RuleBasedStateMachine):
 
     routing: RoutingName = "tree"
     has_hostile_brokers = False
+    has_copies = False
 
     def __init__(self) -> None:
         super().__init__()
         #: Set by a rule that ends well; a machine that failed in one need not settle.
         self._is_well = False
         self.network = FuzzedNetwork(
-            self.routing, has_hostiles=self.has_hostile_brokers, has_clock=IS_SOAK
+            self.routing,
+            has_hostiles=self.has_hostile_brokers,
+            has_clock=IS_SOAK,
+            has_copies=self.has_copies,
         )
         self._is_well = True
 
@@ -231,6 +235,24 @@ class HostileBrokers(HostileClients):
 
 
 class HostileBrokersOnMesh(HostileBrokers):
+    """The same on a mesh."""
+
+    routing = "mesh"
+
+
+class HostileClientsWithCopies(HostileClients):
+    """Hostile clients; streams have copies."""
+
+    has_copies = True
+
+
+class HostileBrokersWithCopies(HostileBrokers):
+    """Hostile brokers, which lie to keepers and in the name of keepers."""
+
+    has_copies = True
+
+
+class HostileBrokersWithCopiesOnMesh(HostileBrokersWithCopies):
     """The same on a mesh."""
 
     routing = "mesh"

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from random import Random
+from types import SimpleNamespace
 
 import msgspec
 
@@ -356,6 +357,8 @@ class HostileBroker:
         #: As a broker tells what it has handled: all of it, at once.
         self.processed: list[tuple[contract.Stimulus, int]] = []
         self.has_work_left = False
+        #: It has no stream, and no copies.
+        self.replication = SimpleNamespace(writer=None)
 
     def handle(self, now: float, stimulus: contract.Stimulus) -> contract.Effects:
         """Whatever happens, it says what it was told to say."""
@@ -385,10 +388,20 @@ class HostileBroker:
 # -- the network ----------------------------------------------------------------------------------
 
 
+def _options(name: str, *, has_copies: bool) -> Options:
+    """Streams of honest edges may have a copy at the honest relay."""
+    if not has_copies or name not in {"a", "b"}:
+        return OPTIONS
+    confirm = 2 if name == "a" else 1
+    return msgspec.structs.replace(OPTIONS, copies=2, confirm=confirm, keepers=("h1",))
+
+
 class FuzzedNetwork:
     """Brokers, honest clients, and hostile parties. See the top of this module."""
 
-    def __init__(self, routing: RoutingName, *, has_hostiles: bool, has_clock: bool) -> None:
+    def __init__(
+        self, routing: RoutingName, *, has_hostiles: bool, has_clock: bool, has_copies: bool = False
+    ) -> None:
         shapes = {
             ("tree", False): TREE,
             ("tree", True): TREE_WITH_HOSTILES,
@@ -401,7 +414,8 @@ class FuzzedNetwork:
         self.hostile_brokers = HOSTILE if has_hostiles else ()
         self.honest_brokers = [each for each in network.brokers if each not in self.hostile_brokers]
         configs = [
-            BrokerConfig(name, network, routing, OPTIONS, LIMITS) for name in network.brokers
+            BrokerConfig(name, network, routing, _options(name, has_copies=has_copies), LIMITS)
+            for name in network.brokers
         ]
         weather = Weather()
         weather.client_bytes_max = 1 << 20

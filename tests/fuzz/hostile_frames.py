@@ -340,14 +340,16 @@ def _sensible(
             return st.booleans()
         case inspect.BytesType():
             return bodies(vocabulary, is_draft=within is c.Stage)
+        case inspect.NoneType():
+            return st.none()
         case inspect.StrType():
             return _strings(name, vocabulary, within)
         case inspect.LiteralType(values=values):
             return st.sampled_from(values)
         case inspect.ListType(item_type=item):
             return _lists(_sensible(item, vocabulary, name, within))
-        case inspect.VarTupleType(item_type=item):
-            return _lists(_sensible(item, vocabulary, name, within)).map(tuple)
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return _lists(_sensible(item, vocabulary, name, within), least or 0).map(tuple)
         case inspect.TupleType(item_types=items):
             return st.tuples(*(_sensible(each, vocabulary, name, within) for each in items))
         case inspect.DictType(value_type=inspect.DictType(value_type=item)):
@@ -374,6 +376,8 @@ def _odd(kind: inspect.Type, vocabulary: Vocabulary, name: str) -> st.SearchStra
             return st.sampled_from((*ODD_NAMES, *GARBAGE)) | st.text(TEXTS, max_size=12)
         case inspect.BytesType():
             return st.binary(max_size=40)
+        case inspect.NoneType():
+            return st.none()
         case inspect.LiteralType(values=values):
             return st.sampled_from(values)
         case inspect.BoolType():
@@ -381,8 +385,9 @@ def _odd(kind: inspect.Type, vocabulary: Vocabulary, name: str) -> st.SearchStra
         case inspect.ListType(item_type=item):
             few = st.lists(_odd(item, vocabulary, name), max_size=4)
             return few | st.builds(_repeated, _odd(item, vocabulary, name), st.just(300))
-        case inspect.VarTupleType(item_type=item):
-            return st.lists(_odd(item, vocabulary, name), max_size=4).map(tuple)
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            few = st.lists(_odd(item, vocabulary, name), min_size=least or 0, max_size=4)
+            return few.map(tuple)
         case inspect.TupleType(item_types=items):
             return st.tuples(*(_odd(each, vocabulary, name) for each in items))
         case inspect.DictType(value_type=item):
@@ -399,8 +404,8 @@ def _repeated(item: object, count: int) -> list[object]:
     return [item] * count
 
 
-def _lists(items: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
-    return st.lists(items, min_size=0, max_size=3)
+def _lists(items: st.SearchStrategy[object], least: int = 0) -> st.SearchStrategy[list[object]]:
+    return st.lists(items, min_size=least, max_size=3)
 
 
 def _numbers(name: str) -> st.SearchStrategy[object]:

@@ -34,6 +34,9 @@ CORE: dict[str, type[core_machine.HostileClients]] = {
         core_machine.HostileClientsOnMesh,
         core_machine.HostileBrokers,
         core_machine.HostileBrokersOnMesh,
+        core_machine.HostileClientsWithCopies,
+        core_machine.HostileBrokersWithCopies,
+        core_machine.HostileBrokersWithCopiesOnMesh,
     )
 }
 PROCESS: dict[str, type[process_machine.HostileClients]] = {

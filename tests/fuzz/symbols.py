@@ -226,8 +226,10 @@ def _plain(kind: inspect.Type) -> object:
             return values[0]
         case inspect.ListType():
             return []
-        case inspect.VarTupleType():
-            return ()
+        case inspect.VarTupleType(item_type=item, min_length=least):
+            return tuple(_plain(item) for _ in range(least or 0))
+        case inspect.NoneType():
+            return None
         case inspect.DictType():
             return {}
         case inspect.StructType():

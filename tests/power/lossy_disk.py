@@ -110,6 +110,8 @@ class Disk:
             self._change({call.text: made})
         elif call.kind == "R":
             self._change({call.text: None, call.data.decode(): self._inodes[call.inode]})
+        elif call.kind == "L":
+            self._change({call.text: self._inodes[call.inode]})
         elif call.kind == "U":
             self._change({call.text: None})
         elif call.kind == "B":

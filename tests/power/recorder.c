@@ -24,7 +24,9 @@
    'T'   of the file length                                        a truncation
    'A'   of the file offset, length                                room is allocated
    'R'   of the file                    old path        new path   a rename
-   'U'                                  path                       a file is unlinked
+   'L'   of the file                    new path                   a file gets another name
+   'U'                                  path                       a file is unlinked, or a
+                                                                   directory removed
    'B'   of the file sync's number      path, of a directory only  a sync begins
    'S'   of the file sync's number                                 a sync has succeeded
    'N'               connection                                    a connection is accepted
@@ -522,10 +524,8 @@ static int unlink_recorded(int directory, const char *path, int flags)
     if (inside == NULL)
         return (int)syscall(SYS_unlinkat, directory, path, flags);
     LOCKED(syscall(SYS_unlinkat, directory, path, flags))
-    if (done == 0 && flags == 0)
+    if (done == 0)
         record('U', 0, 0, 0, inside, NULL, 0);
-    else if (done == 0)
-        unknown("rmdir");
     UNLOCKED
 }
 
@@ -577,10 +577,30 @@ static void refuse_name(const char *path, const char *name)
     }
 }
 
+static int link_recorded(int from, const char *old, int to, const char *new, int flags)
+{
+    char old_buffer[PATH_MAX], new_buffer[PATH_MAX];
+    struct stat found;
+    const char *source = below_root(from, old, old_buffer);
+    const char *target = below_root(to, new, new_buffer);
+    if (source == NULL && target == NULL)
+        return (int)syscall(SYS_linkat, from, old, to, new, flags);
+    LOCKED(syscall(SYS_linkat, from, old, to, new, flags))
+    if (done == 0 && (source == NULL || target == NULL))
+        unknown("link");
+    else if (done == 0 && fstatat(to, new, &found, 0) == 0)
+        record('L', found.st_ino, 0, 0, target, NULL, 0);
+    UNLOCKED
+}
+
 int link(const char *old, const char *new)
 {
-    refuse_name(new, "link");
-    return REAL(link)(old, new);
+    return link_recorded(AT_FDCWD, old, AT_FDCWD, new, 0);
+}
+
+int linkat(int from, const char *old, int to, const char *new, int flags)
+{
+    return link_recorded(from, old, to, new, flags);
 }
 
 int symlink(const char *old, const char *new)

@@ -15,14 +15,18 @@ SOURCE = ROOT / "src" / "anabranch"
 SEEDS = {name: each.seed for name, each in MUTANTS.items() if each.seed is not None}
 #: Those that are recorded for trees, and for meshes too.
 MESH_SEEDS = {name: each.mesh_seed for name, each in MUTANTS.items() if each.mesh_seed is not None}
-RECORDED: set[tuple[RoutingName, str, int]] = {
-    (MUTANTS[name].routing, MUTANTS[name].faults, seed) for name, seed in SEEDS.items()
-} | {("mesh", MUTANTS[name].faults, seed) for name, seed in MESH_SEEDS.items()}
+RECORDED: set[tuple[RoutingName, str, bool, int]] = {
+    (MUTANTS[name].routing, MUTANTS[name].faults, MUTANTS[name].copies, seed)
+    for name, seed in SEEDS.items()
+} | {
+    ("mesh", MUTANTS[name].faults, MUTANTS[name].copies, seed) for name, seed in MESH_SEEDS.items()
+}
 
 
 def shown_by(name: str, routing: RoutingName, seed: int) -> set[str]:
     """The anomalies of a seed with a mutant."""
-    order = Order(routing, faults=MUTANTS[name].faults, mutants=(name,))
+    mutant = MUTANTS[name]
+    order = Order(routing, faults=mutant.faults, mutants=(name,), copies=mutant.copies)
     return {each.name for each in run_seed(order, seed).verdict.anomalies}
 
 
@@ -48,18 +52,19 @@ def test_the_algorithm_as_printed_runs_in_circles_and_serves_edges_twice() -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("routing", "faults", "seed"), sorted(RECORDED))
+@pytest.mark.parametrize(("routing", "faults", "copies", "seed"), sorted(RECORDED))
 def test_the_recorded_seeds_are_clean_without_the_mutants(
-    routing: RoutingName, faults: str, seed: int
+    routing: RoutingName, faults: str, copies: bool, seed: int
 ) -> None:
-    assert not run_seed(Order(routing, faults=faults), seed).verdict.anomalies
+    order = Order(routing, faults=faults, copies=copies)
+    assert not run_seed(order, seed).verdict.anomalies
 
 
 def test_there_are_many_mutants_and_each_is_within_reach() -> None:
     assert len(SEEDS) >= 10
     assert sum(MUTANTS[name].routing == "mesh" for name in SEEDS) >= 8
     assert len(MESH_SEEDS) >= 3
-    assert all(seed < SEEDS_MAX for _, _, seed in RECORDED)
+    assert all(seed < SEEDS_MAX for *_, seed in RECORDED)
     assert all(MUTANTS[name].anomaly for name in SEEDS)
 
 

@@ -243,10 +243,11 @@ def test_a_large_network_keeps_every_promise() -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_is_a_complete_reproduction() -> None:
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_seed_is_a_complete_reproduction(copies: bool) -> None:
     program = (
         "from anabranch.sim.runner import Order, run_seed\n"
-        "print(run_seed(Order(), 3).verdict.digest)"
+        f"print(run_seed(Order(copies={copies}), 3).verdict.digest)"
     )
     digests = set()
     for hash_seed in ("0", "1"):
@@ -260,4 +261,4 @@ def test_a_seed_is_a_complete_reproduction() -> None:
         )
         digests.add(found.stdout)
     assert len(digests) == 1
-    assert digests.pop().strip() == run_seed(Order(), 3).verdict.digest
+    assert digests.pop().strip() == run_seed(Order(copies=copies), 3).verdict.digest

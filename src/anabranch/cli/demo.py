@@ -290,7 +290,7 @@ def demo(
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Kill brokers of a running network and show that nothing is lost.
+    """Kill brokers of a network and show that nothing is lost.
 
     Starts ten or more brokers. Exit code 1 if a guarantee was broken."""
     if pipeline and (problem := obstacle()):

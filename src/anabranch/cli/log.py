@@ -26,7 +26,13 @@ from anabranch.core.origin.renewal import LOST_TICKS_MAX, SPARE_TICKS, LogRenewa
 from anabranch.model.filter import Filter
 from anabranch.store import log_view
 from anabranch.store.log import Piece, record_time_ns, records_after, tick_at_time
-from anabranch.store.log_repair import HeldForRenewal, Repair, RepairPlan, Verified
+from anabranch.store.log_repair import (
+    HeldForRenewal,
+    Repair,
+    RepairPlan,
+    Verified,
+    verify_copy,
+)
 from anabranch.store.log_repair import verify as verify_log
 from anabranch.store.segment import CorruptError
 
@@ -112,7 +118,9 @@ def cat(
 
 @app.command()
 def verify(directory: Directory, *, as_json: Json = False) -> None:
-    """Verify every record and index of a log; exit code 1 if it is corrupt."""
+    """Verify every record and index of a log and of the copies beside it; exit code 1 if one is
+    corrupt.
+    """
     place = log_view.locate(directory)
     try:
         with steps_on_stderr() as steps:
@@ -128,6 +136,56 @@ def verify(directory: Directory, *, as_json: Json = False) -> None:
     else:
         for line in _verified_lines(verified):
             typer.echo(line)
+    if not _are_copies_good(place, as_json):
+        raise typer.Exit(1)
+
+
+def _are_copies_good(place: log_view.LogPlace, as_json: bool) -> bool:
+    """Verify and report every copy."""
+    is_good = True
+    for facts in log_view.read_copies(place):
+        if facts.is_lost:
+            if not as_json:
+                typer.echo(
+                    f"note: the copy of stream {facts.stream!r} was damaged and is set aside"
+                )
+            continue
+        try:
+            verified = verify_copy(place, facts.stream, record_time_ns)
+        except CorruptError as error:
+            is_good = False
+            if as_json:
+                print_json({"stream": facts.stream, **_corrupt_document(error)})
+            where = f"{error.path}, byte {error.offset}, tick {error.tick}: {error.reason}"
+            text = f"the copy of stream {facts.stream!r} is corrupt: {where}"
+            advice = "The next start sets it aside"
+            typer.echo(f"{PROGRAM}: error: {text}. {advice}", err=True)
+            continue
+        if verified is None:
+            continue
+        if as_json:
+            print_json({"stream": facts.stream, **structs.asdict(verified)})
+        else:
+            for line in _verified_lines(verified, f"copy of stream {facts.stream!r}, "):
+                typer.echo(line)
+    return is_good
+
+
+@app.command()
+def copies(directory: Directory, *, as_json: Json = False) -> None:
+    """List the copies of other brokers' streams beside a log.
+
+    `ls` and `cat` accept the directory of a copy.
+    """
+    place = log_view.locate(directory)
+    found = [log_view.copy_view(place, facts) for facts in log_view.read_copies(place)]
+    if as_json:
+        for copy in found:
+            print_json(copy)
+    elif found:
+        console().print(_copies_table(place, found))
+    else:
+        typer.echo("there are no copies")
 
 
 @app.command()
@@ -315,6 +373,21 @@ def _segments_table(place: log_view.LogPlace, found: list[log_view.SegmentView])
     return table
 
 
+def _copies_table(place: log_view.LogPlace, found: list[log_view.CopyView]) -> Table:
+    title = f"copies at broker {place.broker} of network {place.network}"
+    columns = ("stream", "first tick", "last tick", "bytes", "directory")
+    table = Table(*columns, title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for number in (1, 2, 3):
+        table.columns[number].justify = "right"
+    for copy in found:
+        last = str(copy.last_tick) if copy.last_tick >= copy.first_tick else "–"
+        ticks = ("", "") if copy.is_lost else (str(copy.first_tick), last)
+        table.add_row(
+            copy.stream, *ticks, f"{copy.bytes:,}", "lost" if copy.is_lost else copy.directory
+        )
+    return table
+
+
 def _time_text(time_ns: int) -> str:
     return iso_time(time_ns, 0) if time_ns else ""
 
@@ -328,14 +401,15 @@ def _corrupt_document(error: CorruptError) -> dict[str, object]:
     }
 
 
-def _verified_lines(verified: Verified) -> Iterator[str]:
+def _verified_lines(verified: Verified, what: str = "") -> Iterator[str]:
     for finding in verified.findings:
         yield f"note: {finding}; the next start repairs it"
     ticks = f"ticks {verified.first_tick:,}–{verified.last_tick:,}"
     if not verified.records:
         ticks = "no ticks"
+    segments = counted(verified.segments, "segment")
     yield (
-        f"good: {counted(verified.segments, 'segment')}, {counted(verified.records, 'record')},"
+        f"good: {what}{segments}, {counted(verified.records, 'record')},"
         f" {ticks}, {counted(verified.bytes, 'byte')}"
     )
 

@@ -54,19 +54,18 @@ COMMANDS = {
     "status": Command("status:status", "Show the state of brokers: links, queues, log, lag."),
     "top": Command("top:top", "Watch event rates, links, queues and lag of brokers."),
     "broker": Command("broker:broker", "Run one broker of a network until SIGTERM or SIGINT."),
-    "demo": Command(
-        "demo:demo", "Kill brokers of a running network and show that nothing is lost."
-    ),
+    "demo": Command("demo:demo", "Kill brokers of a network and show that nothing is lost."),
     "sim": Command("sim:sim", "Simulate networks with faults and check the guarantees."),
     "warm": Command("warm:warm", "Compile the kernels before their first use."),
     "network": Command("network:app", "Create, check and change network files; certificates."),
     "pattern": Command("patterns:app", "Define, drop and list patterns."),
+    "replication": Command("replication:app", "Show the copies of streams."),
     "log": Command("log:app", "List, print, verify and repair the log of a broker."),
     "trace": Command("trace:app", "Verify client traces."),
     "filter": Command("filters:app", "Check filters, match them against events, compare them."),
     "bench": Command("bench:app", "Measure this machine or a running network."),
     "pipeline": Command(
-        "pipeline:app", "Archive, replay, match, detect, audit and merge events on Spark."
+        "pipeline:app", "Archive, replay, match, detect, audit, merge events on Spark."
     ),
     "completion": Command("completion:completion", "Print a completion script for a shell."),
 }

@@ -21,6 +21,7 @@ from anabranch.config.addresses import LOOPBACK, PORT_NAMES
 from anabranch.config.network_edit import At
 from anabranch.config.network_file import NetworkFile, dump, load
 from anabranch.config.network_location import home_of
+from anabranch.config.replication import streams_kept
 from anabranch.config.secrets import create_secret
 from anabranch.config.survey import Survey, survey
 from anabranch.config.toml_reader import quoted_text
@@ -46,8 +47,9 @@ def check(
 ) -> None:
     """Check a network file, draw its network and explain its shape.
 
-    Prints the addresses of brokers, the longest path, and which failures would split the network.
-    For a mesh it lists the links of each broker in place of a drawing.
+    Prints the addresses of brokers, the longest path, which failures would split the network, and
+    the keepers of replicated streams. For a mesh it lists the links of each broker in place of a
+    drawing.
     """
     loaded = load(file)
     seen = survey(loaded.network)
@@ -157,6 +159,8 @@ def example(shape: ShapeName) -> str:
 
 def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
     network = file.network
+    streams = {edge: file.stream(edge) for edge in network.edges}
+    keeps = streams_kept(streams)
     return {
         "network": file.name,
         "revision": file.revision,
@@ -172,6 +176,8 @@ def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
                 "host": broker.host,
                 "ports": {port: broker.port(port) for port in PORT_NAMES},
                 "state": str(broker.state),
+                "stream": streams.get(name),
+                "keeps": keeps.get(name, []),
             }
             for name, broker in file.brokers.items()
         },
@@ -190,12 +196,20 @@ def document(file: NetworkFile, seen: Survey) -> dict[str, object]:
 
 
 def _addresses(file: NetworkFile) -> Table:
+    """The addresses of brokers, and which keep which streams if any is replicated."""
     table = Table()
     for title in ("broker", *PORT_NAMES, "state"):
         table.add_column(title)
+    streams = {edge: file.stream(edge) for edge in file.network.edges}
+    keeps = streams_kept(streams)
+    if keeps:
+        table.add_column("keepers")
+        table.add_column("streams kept", justify="right")
     for name, broker in file.brokers.items():
         ports = [address(file, broker, port) for port in PORT_NAMES]
-        table.add_row(name, *ports, state_text(file, broker))
+        keepers = streams[name].keepers if name in streams else ()
+        kept = [" ".join(keepers) or "–", f"{len(keeps.get(name, ())):,}"]
+        table.add_row(name, *ports, state_text(file, broker), *(kept if keeps else ()))
     return table
 
 

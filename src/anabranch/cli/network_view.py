@@ -84,6 +84,7 @@ def _tree_summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
     if survey.hops:
         yield f"longest path: {counted(survey.hops, 'hop')}: {' – '.join(survey.longest_path)}"
     yield _protection(file)
+    yield from _copies(file)
     yield from _broker_losses(survey)
     for site in survey.idle_sites:
         yield (
@@ -113,6 +114,27 @@ def _protection(file: NetworkFile) -> str:
         return f"connections: plaintext, on this machine only{secret}"
     plain = "connections: plaintext between machines, open to anybody on the path"
     return f"{plain}{secret}"
+
+
+def _copies(file: NetworkFile) -> Iterator[str]:
+    """The copies of streams, if any has more than one, and what they protect from."""
+    edges: dict[tuple[int, int], list[str]] = {}
+    for edge in file.network.edges:
+        options = file.options_of(edge)
+        edges.setdefault((options.copies, options.confirm), []).append(edge)
+    if set(edges) == {(1, 1)}:
+        return
+    for (copies, confirm), names in edges.items():
+        whose = f" of {_named(names)}" if len(edges) > 1 else ""
+        yield f"streams{whose}: {counted(copies, 'copy', 'copies')}, {confirm} to confirm an event"
+        if confirm == 1:
+            yield "  a lost disk can lose confirmed events; publishing waits for no keeper"
+        else:
+            yield (
+                f"  confirmed events survive {counted(confirm - 1, 'lost disk')}; publishing waits"
+                f" while {counted(copies - confirm + 1, 'keeper')}"
+                f" {'is' if copies == confirm else 'are'} away"
+            )
 
 
 def _broker_losses(survey: Survey) -> Iterator[str]:
@@ -168,6 +190,7 @@ def _mesh_summary(file: NetworkFile, survey: Survey) -> Iterator[str]:
         path = " – ".join(survey.longest_path)
         yield from _folded(f"longest path: {counted(survey.hops, 'hop')}: {path}", "  ")
     yield _protection(file)
+    yield from _copies(file)
     yield "if one broker dies:"
     yield from _losses(survey.cuts)
     if len(survey.edges) > 1:

@@ -44,6 +44,10 @@ class Summary(msgspec.Struct, frozen=True):
     advertised: int
     splits: int
     moves: int
+    lost_disks: int
+    fetches: int
+    lives: int
+    set_changes: int
     brokers_max: int
     cpu_s: float
     #: The reciprocal of the median CPU time of a seed.
@@ -71,6 +75,9 @@ def sim(
             " kill=0.5,partition."
         ),
     ] = ANY,
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Keep copies of streams, and lose disks.")
+    ] = False,
     plant: Annotated[
         list[str] | None, typer.Option(help="Plant a bug (a mutant) and stop when it is found.")
     ] = None,
@@ -95,7 +102,8 @@ def sim(
         asked_mix(faults)
     except LocalError as error:
         raise CommandError(str(error)) from error
-    order = Order(route, shape, brokers, faults, tuple(plant or ()))
+    copies = copies or any(each.copies for each in mutants)
+    order = Order(route, shape, brokers, faults, tuple(plant or ()), copies)
     results = _run(order, chosen, processes)
     summary = summarise(results)
     if as_json:
@@ -163,6 +171,10 @@ def summarise(results: list[Timed]) -> Summary:
         advertised=sum(verdict.advertised for verdict in verdicts),
         splits=sum(verdict.splits for verdict in verdicts),
         moves=sum(verdict.moves for verdict in verdicts),
+        lost_disks=sum(verdict.lost_disks for verdict in verdicts),
+        fetches=sum(verdict.fetches for verdict in verdicts),
+        lives=sum(verdict.lives for verdict in verdicts),
+        set_changes=sum(verdict.set_changes for verdict in verdicts),
         brokers_max=max(verdict.brokers for verdict in verdicts),
         cpu_s=sum(timed.cpu_s for timed in results),
         seeds_per_cpu_s=1 / statistics.median(timed.cpu_s for timed in results),
@@ -192,6 +204,10 @@ def _print(summary: Summary) -> None:
         ("advertisements", f"{summary.advertised:,}"),
         ("copies split", f"{summary.splits:,}"),
         ("targets moved to another tree", f"{summary.moves:,}"),
+        ("disks lost", f"{summary.lost_disks:,}"),
+        ("streams fetched from copies", f"{summary.fetches:,}"),
+        ("lives of streams", f"{summary.lives:,}"),
+        ("… with other copies", f"{summary.set_changes:,}"),
         ("largest network", f"{summary.brokers_max} brokers"),
         ("seeds per CPU second", f"{summary.seeds_per_cpu_s:.1f} (median)"),
         ("digest", summary.digest),

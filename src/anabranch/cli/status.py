@@ -3,7 +3,8 @@
 The brokers are those of a network file, or those at the given addresses. A broker that does not
 answer is reported as down, and the exit code is then 1.
 
-The output starts with a table of brokers. Sections follow if they are not empty: links, mesh state
+The output starts with a table of brokers, and one of the streams with copies. Sections follow if
+they are not empty: links, mesh state
 and counters, the version vector of the newest tick of each stream, staged events and open batches,
 patterns, the durable subscriptions with the greatest lag, and problems. No line is wider than the
 screen.
@@ -27,6 +28,7 @@ from rich.text import Text
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_json
+from anabranch.cli.replication_view import StreamView, replicated_streams, streams_table, why_below
 from anabranch.cli.screen import Column, console, fitted, folded, room, show
 from anabranch.config.network_location import NETWORK_VARIABLE, running_file
 from anabranch.core.report import CursorReport, DepartureReport
@@ -86,6 +88,8 @@ class Asked(msgspec.Struct, frozen=True):
     token_file: Path | None = None
     #: The broker's reason for refusing the query.
     refusal: str = ""
+    #: Copies of its stream in the network file; 0 if unknown.
+    copies: int = 0
 
     @property
     def silence(self) -> str:
@@ -106,6 +110,7 @@ def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
     indent = 2 + max(len(name) + 2 for name in ["all", *(status.broker for status in statuses)])
     rows = [[each.name, *_cells(each.status)] for each in asked]
     parts: list[RenderableType] = [fitted(_BROKERS, rows, width)]
+    parts += _replicated(asked, width)
     links = [line for each in statuses for line in _links(each, width, indent)]
     parts += _section("links", links)
     mesh = [line for each in statuses for line in _mesh(each, width, indent)]
@@ -117,7 +122,20 @@ def picture(asked: Sequence[Asked], width: int) -> list[RenderableType]:
     parts += _section("patterns", patterns)
     parts += _durable(statuses, width)
     problems = [line for each in asked for line in _problems(each)]
+    problems += [why_below(stream) for stream in streams_of(asked) if stream.is_below]
     return parts + _section("problems", [f"  {line}" for line in problems])
+
+
+def streams_of(asked: Sequence[Asked]) -> list[StreamView]:
+    """The replicated streams of these brokers."""
+    configured = {each.name: each.copies for each in asked}
+    return replicated_streams({each.name: each.status for each in asked}, configured)
+
+
+def _replicated(asked: Sequence[Asked], width: int) -> list[RenderableType]:
+    """The copies of the streams of these brokers."""
+    found = streams_of(asked)
+    return [Text(), streams_table(found, width)] if found else []
 
 
 def _section(title: str, lines: list[str]) -> list[RenderableType]:
@@ -283,6 +301,7 @@ def _problems(asked: Asked) -> list[str]:
     lines += [f"{name}: the link to {link.peer} is full" for link in status.links if link.is_full]
     if status.log is not None and status.log.hindrance:
         lines.append(f"{name}: {status.log.hindrance}")
+    lines += [f"{name}: {line}" for line in _copy_problems(status)]
     if status.departure is not None:
         lines.append(f"{name}: {_departure(status.departure)}")
     if status.mesh is not None and status.mesh.lost:
@@ -305,6 +324,17 @@ def _problems(asked: Asked) -> list[str]:
                 f" {stream.waiting} not started"
             )
     return lines
+
+
+def _copy_problems(status: Status) -> Iterator[str]:
+    replication = status.replication
+    if replication is None:
+        return
+    if replication.own is not None and replication.own.waits_for:
+        yield f"refuses clients: {replication.own.waits_for}"
+    full = [copy.stream for copy in replication.kept if copy.is_full]
+    if full:
+        yield f"the disk has no space for the copies of {', '.join(full)}"
 
 
 def _departure(departure: DepartureReport) -> str:
@@ -372,6 +402,7 @@ def brokers_of(
             each.observe_host,
             each.observe_port,
             token_file=token_file or each.observe_token_file,
+            copies=file.stream(each.name).copies if each.name in file.network.edges else 0,
         )
         for each in file.brokers.values()
     ]

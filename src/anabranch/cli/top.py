@@ -74,6 +74,8 @@ _MESH_COLUMNS = (
 )
 
 
+#: The additional column of networks with copies of streams.
+_COPIES_COLUMNS = (Column("copies", rank=2, is_number=True),)
 #: Additional columns of networks with patterns.
 _PATTERN_COLUMNS = (
     Column("patterns", rank=3, is_number=True),
@@ -223,6 +225,7 @@ def picture(before: Sample, after: Sample, width: int) -> Table:
     statuses = [each.status for each in after.asked if each.status is not None]
     is_mesh = any(status.mesh is not None for status in statuses)
     is_detecting = any(each.patterns is not None and each.patterns.patterns for each in statuses)
+    is_copied = any(map(_copies, statuses))
     rows: list[list[str]] = []
     sums: dict[str, float] = {}
     for each in after.asked:
@@ -231,15 +234,18 @@ def picture(before: Sample, after: Sample, width: int) -> Table:
             sums[column] = sums.get(column, 0.0) + value
         cells = _cells(each.status, found)
         if each.status is not None:
+            cells += [_copies(each.status)] if is_copied else []
             cells += _pattern_cells(each.status.patterns, found) if is_detecting else []
             cells += _mesh_cells(each.status.mesh, found)
         rows.append([each.name, *cells])
     up = sum(each.status is not None for each in after.asked)
     last = ["all", f"{up}/{len(after.asked)} up", *_rate_cells(sums)]
     last += [""] * (len(_COLUMNS) - len(last))
+    last += [""] if is_copied else []
     last += _pattern_cells(None, sums) if is_detecting else []
     last += _mesh_cells(None, sums) if is_mesh else []
-    more = (_PATTERN_COLUMNS if is_detecting else ()) + (_MESH_COLUMNS if is_mesh else ())
+    more = (*(_COPIES_COLUMNS if is_copied else ()), *(_PATTERN_COLUMNS if is_detecting else ()))
+    more += _MESH_COLUMNS if is_mesh else ()
     return fitted((*_COLUMNS, *more), [*rows, last], width)
 
 
@@ -255,6 +261,12 @@ def _cells(status: Status | None, found: dict[str, float]) -> list[str]:
         size(queued_bytes(status)),
         size(status.resident_bytes),
     ]
+
+
+def _copies(status: Status) -> str:
+    """Copies of the stream that are present, of all; "" if it is not replicated."""
+    own = None if status.replication is None else status.replication.own
+    return "" if own is None else f"{own.present}/{own.configured}"
 
 
 def _pattern_cells(patterns: PatternsReport | None, found: dict[str, float]) -> list[str]:

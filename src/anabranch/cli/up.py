@@ -87,7 +87,7 @@ class _Show:
             if starting.done():
                 await starting
                 self._is_up.set()
-                self._welcome(network)
+                self._welcome(network, await network.waiting())
                 await self._watch(network, stop)
         finally:
             for task in (starting, stopping, requests):
@@ -106,14 +106,17 @@ class _Show:
         elif not self._is_live:
             typer.echo(line_of(change))
 
-    def _welcome(self, network: LocalNetwork) -> None:
+    def _welcome(self, network: LocalNetwork, waiting: list[str]) -> None:
         if self._as_json:
-            print_json({"network": str(network.path), "addresses": network.addresses})
+            addresses = network.addresses
+            print_json({"network": str(network.path), "addresses": addresses, "waiting": waiting})
             return
         if not self._is_live:
             show(self._screen, table_of(network, self._changes, room(self._screen)))
         for line in next_steps(network):
             typer.echo(line)
+        for edge in waiting:
+            typer.echo(f"{edge} refuses clients: it waits for copies of its stream; see status")
 
     async def _watch(self, network: LocalNetwork, stop: asyncio.Event) -> None:
         if not self._is_live:

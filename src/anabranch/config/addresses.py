@@ -1,4 +1,4 @@
-"""`[brokers.NAME]`: addresses and state directory of each broker.
+"""`[brokers.NAME]`: addresses, state directory and replication of each broker.
 
     [brokers.a]
     host = "10.0.0.5"      # host that others connect to; default 127.0.0.1
@@ -16,6 +16,7 @@ Rules
 3. Only edges have a port for clients; only brokers with neighbours have one for links.
 4. The observe port serves plain HTTP. It listens on the loopback interface unless `observe_host`
    specifies another.
+5. `config.replication` defines the keys of replication.
 """
 
 import ipaddress
@@ -27,6 +28,11 @@ from typing import Literal
 import msgspec
 
 from anabranch.config.errors import ConfigError
+from anabranch.config.replication import (
+    REPLICATION_KEYS,
+    Replication,
+    read_broker_replication,
+)
 from anabranch.config.shape import mention
 from anabranch.config.toml_reader import Table, nearest
 from anabranch.model.network import Network
@@ -45,12 +51,13 @@ _KEYS = (
     "observe_hosts",
     "observe_token_file",
     "state",
+    *REPLICATION_KEYS,
 )
 _HOST_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Addresses of one broker. A port of 0 is not chosen yet, or not needed."""
+    """The settings of one broker. A port of 0 is not chosen yet, or not needed."""
 
     name: str
     #: The host that others connect to.
@@ -67,6 +74,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     observe_token_file: Path | None = None
     #: The state directory; absolute.
     state: Path
+    #: What differs for its stream.
+    replication: Replication = Replication()
 
     def port(self, name: PortName) -> int:
         return {
@@ -138,6 +147,7 @@ def _read_broker(table: Table, name: str, network: Network, advice: str) -> Brok
         observe_hosts=_observe_hosts(table),
         observe_token_file=_token_file(table, name),
         state=table.file("state", f"state/{name}"),
+        replication=read_broker_replication(table),
     )
 
 

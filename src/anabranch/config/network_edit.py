@@ -12,7 +12,9 @@ Rules
    be reused.
 3. A mesh stays connected: an edit that would split it is rejected, with the names of the brokers
    that would be cut off.
-4. `rewrite` replaces the file atomically and keeps the previous one beside it, with its revision
+4. A broker that `keepers` of another broker names is not removed: the operator names another keeper
+   first, because its copy is to be filled before this one is lost.
+5. `rewrite` replaces the file atomically and keeps the previous one beside it, with its revision
    appended to the name. It changes only the keys that differ, so comments and layout survive.
 """
 
@@ -33,6 +35,7 @@ from anabranch.config.shape import MeshShape, Shape, Site, SitesShape, TreeShape
 from anabranch.config.survey import near_over, ordered, parts_without
 from anabranch.config.toml_reader import listed, nearest
 from anabranch.model.errors import LocalError
+from anabranch.model.network import Network
 
 
 class At(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +171,7 @@ def rewrite(file: NetworkFile) -> Path:
 
 
 def _edited(text: str, before: NetworkFile, after: NetworkFile) -> str:
-    """The text of a network file, with the keys changed in which two networks differ (rule 4)."""
+    """The text of a network file, with the keys changed in which two networks differ (rule 5)."""
     beside = before.path.absolute().parent
     document = tomlkit.parse(text)
     _edit_table(document, tomllib.loads(dump(before, beside)), tomllib.loads(dump(after, beside)))
@@ -295,6 +298,7 @@ def _next(
         network = shape.network()
     except LocalError as error:
         raise _error(file, str(error)) from error
+    _check_keepers(file, network)
     gone = [edge for edge in file.network.edges if edge not in network.edges]
     changed = replace(
         file,
@@ -309,6 +313,18 @@ def _next(
     except ConfigError as error:
         # Omit the line: it refers to generated text.
         raise ConfigError(error.message, path=file.path, key=error.key) from error
+
+
+def _check_keepers(file: NetworkFile, network: Network) -> None:
+    """Check that no broker leaves that is named as a keeper (rule 4)."""
+    for origin in filter(file.brokers.__contains__, network.brokers):
+        for keeper in file.brokers[origin].replication.keepers:
+            if keeper not in network.brokers:
+                raise _error(
+                    file,
+                    f"{keeper!r} keeps a copy of the stream of {origin!r}; name another broker in"
+                    f" brokers.{origin}.keepers first, and apply that revision",
+                )
 
 
 def _settings(file: NetworkFile, name: str, at: At | None) -> BrokerSettings:

@@ -14,8 +14,8 @@ Rules
 2. An unknown key is an error, so that a misspelt one is not silently ignored.
 3. Relative paths are relative to the directory of the file.
 4. `[limits]` and `[options]` accept every field of `Limits` and `Options`, with its type and
-   default. A count or size is at least 1; a time is positive and at most a day, unless the tables
-   below specify otherwise.
+   default, except those of `[replication]`. A count or size is at least 1; a time is positive and
+   at most a day, unless the tables below specify otherwise.
 5. A frame must have room for the largest event and the fields that travel with it.
 6. The timeout of a link must be longer than the heartbeat interval.
 
@@ -46,7 +46,16 @@ from anabranch.config.addresses import (
     unchosen_ports,
 )
 from anabranch.config.errors import ConfigError
+from anabranch.config.replication import (
+    REPLICATION_FIELDS,
+    Stream,
+    check_replication,
+    read_replication,
+    stream_of,
+    written_replication,
+)
 from anabranch.config.shape import (
+    SHAPES,
     MeshShape,
     Shape,
     TreeShape,
@@ -66,6 +75,7 @@ from anabranch.config.toml_reader import (
     read,
 )
 from anabranch.core.options import Options, RoutingName
+from anabranch.core.replication.placement import all_keepers
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import Limits, clients_bytes_max, staging_bytes_max
 from anabranch.model.network import Network
@@ -120,6 +130,8 @@ def read_limits(table: Table) -> Limits:
 
 def read_options(table: Table) -> Options:
     """Read `[options]`; absent keys have their defaults."""
+    for key in filter(table.has, REPLICATION_FIELDS):
+        raise table.error(key, "is not an option; write it in [replication] or [brokers.NAME]")
     try:
         options = _read(table, Options)
     except LocalError as error:
@@ -140,11 +152,11 @@ def written(value: Limits | Options) -> dict[str, object]:
     """The fields that differ from their defaults."""
     default = type(value)()
     pairs = msgspec.structs.asdict(value).items()
-    return {k: v for k, v in pairs if v != getattr(default, k)}
+    return {k: v for k, v in pairs if k not in REPLICATION_FIELDS and v != getattr(default, k)}
 
 
 def _read(table: Table, kind: type[Choices]) -> Choices:
-    fields = msgspec.structs.fields(kind)
+    fields = [each for each in msgspec.structs.fields(kind) if each.name not in REPLICATION_FIELDS]
     table.only(field.name for field in fields)
     values = {field.name: _value(table, field) for field in fields}
     return msgspec.convert(values, kind)
@@ -168,7 +180,7 @@ def _value(table: Table, field: msgspec.structs.FieldInfo) -> object:
     return table.choice(name, get_args(field.type), str(default))
 
 
-_TABLES = ("network", "tree", "sites", "mesh", "brokers", "limits", "options", "tls")
+_TABLES = (*("network", *SHAPES, "brokers"), *("replication", "limits", "options", "tls"))
 _TLS_PATHS = ("ca", "certificate", "key")
 
 
@@ -185,6 +197,7 @@ class NetworkFile:
     #: As written in the file; `network` is derived from it.
     shape: Shape
     limits: Limits
+    #: For all brokers; `options_of` has what differs for one.
     options: Options
     brokers: dict[str, BrokerSettings]
     #: None if connections are not encrypted.
@@ -206,13 +219,26 @@ class NetworkFile:
             )
         return self.brokers[name]
 
+    def options_of(self, name: str) -> Options:
+        """The options of one broker, with the replication of its stream."""
+        return self.broker(name).replication.applied_to(self.options)
+
+    def stream(self, edge: str) -> Stream:
+        """The copies of an edge's stream, and the brokers that keep them."""
+        return stream_of(self.network, edge, self.options_of(edge))
+
+    def keepers(self) -> dict[str, tuple[str, ...]]:
+        """Stream → its keepers, for streams that have copies."""
+        return all_keepers(self.network, self.options_of)
+
     def broker_config(self, name: str) -> "BrokerConfig":
         """The configuration of this broker's core."""
         # Clients read network files too, and do not load the core of a broker.
         from anabranch.core.broker import BrokerConfig  # noqa: PLC0415
 
-        self.broker(name)
-        return BrokerConfig(name, self.network, self.routing, self.options, self.limits)
+        options = self.options_of(name)
+        config = (name, self.network, self.routing, options, self.limits)
+        return BrokerConfig(*config, keepers=self.keepers())
 
     def unchosen_ports(self) -> list[tuple[str, PortName]]:
         """Required ports that are still 0, as (broker, port)."""
@@ -274,6 +300,9 @@ def _network_file(root: Table) -> NetworkFile:
     elif not plaintext:
         check_plaintext(brokers, root.table("brokers"))
     limits = read_limits(root.table("limits"))
+    options = read_replication(root.table("replication"), _read_options(root, limits))
+    own = {name: settings.replication for name, settings in brokers.items()}
+    check_replication(root, network, options, own)
     return NetworkFile(
         name=name,
         revision=revision,
@@ -281,7 +310,7 @@ def _network_file(root: Table) -> NetworkFile:
         routing=routing,
         shape=shape,
         limits=limits,
-        options=_read_options(root, limits),
+        options=options,
         brokers=brokers,
         tls=tls,
         plaintext=plaintext,
@@ -368,6 +397,9 @@ def _lines(file: NetworkFile, near: str) -> Iterator[str]:
     yield from _shape(file.shape)
     for name, settings in file.brokers.items():
         yield from _table(f"brokers.{quoted_key(name)}", _broker(settings, near))
+    replication = written_replication(file.options)
+    if replication:
+        yield from _table("replication", replication)
     for name, values in (("limits", written(file.limits)), ("options", written(file.options))):
         if values:
             yield from _table(name, values)
@@ -413,6 +445,9 @@ def _broker(settings: BrokerSettings, near: str) -> dict[str, object]:
         "observe_hosts": settings.observe_hosts,
         "observe_token_file": str(settings.observe_token_file or "").removeprefix(near),
         "state": str(settings.state).removeprefix(near),
+        "copies": settings.replication.copies or 0,
+        "confirm": settings.replication.confirm or 0,
+        "keepers": settings.replication.keepers,
     }
     left_out = {"observe_host": LOOPBACK, "listen": settings.host}
     return {

@@ -31,22 +31,23 @@ State: the parts own it; the broker holds only work in progress. Safe to lose.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
 from msgspec.structs import replace
 
 from anabranch.core import contract
-from anabranch.core.catalog_recovery import SetAsideRecords, decoded, number_in, set_aside
+from anabranch.core.catalog_recovery import SetAsideRecords
 from anabranch.core.client_services import (
-    DEPARTURE_KEY,
+    LIFE_KEY,
     TABLE,
     ClientServices,
     Departure,
     Requester,
     departure_deletion,
     stored_departure,
+    stored_life,
 )
 from anabranch.core.contract import Effect, Effects, Recovered, Stimulus, earliest
 from anabranch.core.edge.edge import Edge
@@ -57,6 +58,7 @@ from anabranch.core.origin.origin import Origin
 from anabranch.core.origin.rollback import RollbackInquiry, StreamWitness
 from anabranch.core.part_requests import (
     AnnounceMark,
+    AppendLife,
     CarryTo,
     ChangeAdvertisements,
     ChangeInterest,
@@ -65,6 +67,11 @@ from anabranch.core.part_requests import (
     RequestSync,
 )
 from anabranch.core.patterns.join_points.join_points import JoinPoints
+from anabranch.core.replication.keeper import Keeper
+from anabranch.core.replication.replication import Replication
+from anabranch.core.replication.report import waits_for
+from anabranch.core.replication.rows import carried_put, with_rows_of
+from anabranch.core.replication.writer import StreamWriter
 from anabranch.core.routing.contract import (
     Arrival,
     CarriedMessage,
@@ -78,13 +85,24 @@ from anabranch.core.routing.contract import (
 from anabranch.core.routing.registry import ROUTINGS, RouterMaker, RoutingName
 from anabranch.model.client_frames import Alive
 from anabranch.model.errors import ContradictionError, LocalError, RemoteError
-from anabranch.model.frames import Hello, LinkFrame, Ping
+from anabranch.model.frames import (
+    Answer,
+    AnyCarried,
+    Carry,
+    Done,
+    ForCopies,
+    Hello,
+    Known,
+    LinkFrame,
+    Nack,
+    Ping,
+    Replay,
+    Resent,
+)
 from anabranch.model.limits import DEFAULT_LIMITS, Limits
 from anabranch.model.network import Network
+from anabranch.model.replication import ForKeeper, ForReplication
 
-_LIFE_KEY = "life"
-#: The highest valid life, several centuries away.
-_LIFE_MAX = (1 << 63) - (1 << 40)
 #: The minimum cost of routing a request to another part.
 _REQUEST_WORK = 20
 #: The cost of routing one tick of an emission.
@@ -93,7 +111,9 @@ _EMISSION_TICK_WORK = 5
 #: beyond that.
 _WAITING_FRAMES_MAX = 1024
 #: Tickets of the broker's own syncs.
-_LIFE, _DEPARTURE = 0, 1
+_LIFE, _DEPARTURE, _ALONE = 0, 1, 2
+#: Messages about ticks, which change nothing that rows of the catalog hold for long.
+_ABOUT_TICKS = Nack | Done | Replay | Answer | Resent | Known
 
 
 class BrokerConfig(msgspec.Struct, frozen=True):
@@ -110,6 +130,8 @@ class BrokerConfig(msgspec.Struct, frozen=True):
     revision: int = 1
     #: Statistics about the events of this broker's stream (`model.statistics`).
     statistics: bytes = b""
+    #: Stream → its keepers, for streams that have copies.
+    keepers: Mapping[str, tuple[str, ...]] = {}
 
 
 class Broker:
@@ -117,8 +139,8 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, recovered: Recovered, now: float) -> None:
         self.config = config
-        recovered = replace(recovered, aside=[], repairs=[])
-        self.life = max(int(now * 1e9), _stored_life(recovered) + 1)
+        recovered = with_rows_of(replace(recovered, aside=[], repairs=[]))
+        self.life = max(int(now * 1e9), stored_life(recovered) + 1)
         #: The number of the life is on disk.
         self.is_ready = False
         network = config.network
@@ -139,8 +161,15 @@ class Broker:
         )
         parts = (config.name, network, config.options, config.limits, recovered, now)
         self.router.set_statistics(config.statistics)
+        self.replication = Replication(
+            config.name, network, config.options, config.limits, recovered, self.life
+        )
+        #: Whether clients are served, and the neighbours' greetings until then.
+        self.is_serving = False
+        self._early_hellos: dict[str, Hello] = {}
         is_edge, facts = self.is_edge, self.router.placement_facts
-        self._services = ClientServices(*parts, self._submit, self.life, facts) if is_edge else None
+        more = (self._submit, self.life, facts, config.keepers)
+        self._services = ClientServices(*parts, *more) if is_edge else None
         newest = 0 if self._services is None else self._services.origin.newest
         self._departed = stored_departure(recovered, config.revision, newest)
         #: Greetings of neighbours received before the life was on disk.
@@ -201,6 +230,17 @@ class Broker:
         """The part that detects patterns; None if this broker takes no clients."""
         return None if self._services is None else self._services.join_points
 
+    @property
+    def refusal(self) -> str:
+        """Why this broker refuses clients; "" if it serves them."""
+        if not self.is_edge:
+            return "this broker takes no clients"
+        if self.is_serving:
+            return ""
+        writer = self.replication.writer
+        reason = waits_for(writer) if self.is_ready and writer is not None else ""
+        return f"the broker is starting: {reason}" if reason else "the broker is starting"
+
     # -- interface ------------------------------------------------------------------------------
 
     def handle(self, now: float, stimulus: Stimulus) -> Effects:
@@ -219,6 +259,8 @@ class Broker:
                     self.processed.append((self._current, len(effects)))
                     self._dispatch(now, self._current)
                 self._drain_work(now, effects, work_max)
+                if not self.has_work_left:
+                    self._continue_replication(now)
             except RemoteError as error:
                 # Discard everything else that the frame would have caused.
                 self._work.clear()
@@ -228,15 +270,92 @@ class Broker:
                     self._contradicted[error.stream] = None
                     effects.append(contract.Note("error", str(error)))
                 effects.append(_cut(self._current, str(error)))
+        self._replicate(now, effects)
+        if self._is_unfinished:
+            return effects
         seen_puts = self.witness.puts(now) if self.is_ready or self._sync_wanted else []
-        if self._sync_wanted or seen_puts:
+        if seen_puts or self._sync_wanted or self.replication.wants_sync:
             self._sync_number += 1
             for who, ticket in self._sync_wanted:
                 self._syncs.append((self._sync_number, who, ticket))
             self._sync_wanted.clear()
             effects += seen_puts
             effects.append(contract.Sync(self._sync_number))
+            self.replication.requested(self._sync_number)
         return effects
+
+    # -- replication ----------------------------------------------------------------------------
+
+    @property
+    def _is_unfinished(self) -> bool:
+        """Whether a replicated broker has not finished a step (`replication`, rule 3)."""
+        return self.replication.writer is not None and self.has_work_left
+
+    def _replicate(self, now: float, effects: Effects) -> None:
+        """At the end of a step: carry its rows in the stream, and send its ticks to the copies."""
+        replication = self.replication
+        writer = replication.writer
+        if writer is None:
+            return
+        replication.observe(effects)
+        if self.has_work_left:
+            return
+        assert self._services is not None
+        origin = self._services.origin
+        for rows in replication.rows_to_append():
+            for request in origin.append_rows(now, rows):
+                if isinstance(request, RequestSync):
+                    self._sync_wanted.append((origin, request.ticket))
+                else:
+                    assert isinstance(request, contract.Append)
+                    effects += [request, carried_put(request.tick)]
+                    writer.appended(request.tick, request.record)
+        self._submit(writer, writer.flush(now))
+        self._drain_work(now, effects, self.config.options.step_work_max + self._spent)
+
+    def _continue_replication(self, now: float) -> None:
+        """After each stimulus: what waited for copies, and for the beginning of a life."""
+        replication, services = self.replication, self._services
+        writer = replication.writer
+        if writer is None or services is None:
+            return
+        origin = services.origin
+        if writer.state == "complete":
+            if origin.inquiry is None:
+                inquiry = self._inquiry(origin)
+                self._submit(origin, origin.start_inquiry(now, inquiry))
+                for peer, hello in self._early_hellos.items():
+                    self._submit(origin, origin.greeted(now, peer, hello))
+                self._early_hellos.clear()
+                if writer.knows_confirmed:
+                    inquiry.copies_agree(now)
+            assert origin.inquiry is not None
+            if origin.inquiry.is_open:
+                self._submit(writer, writer.begin())
+        if not self.is_serving and (
+            writer.is_leading or (origin.inquiry is not None and origin.inquiry.verdict is not None)
+        ):
+            self._serve(now)
+        for who, ticket, _ in replication.released():
+            assert isinstance(who, Edge | Origin | JoinPoints)
+            self._tell_synced(now, who, ticket)
+
+    def _is_gated(self, who: Requester) -> bool:
+        """Whether a part waits for the copies and not only for the disk."""
+        writer = self.replication.writer
+        if writer is None or who is None or isinstance(who, Keeper | StreamWriter):
+            return False
+        inquiry = None if self.origin is None else self.origin.inquiry
+        return writer.is_leading or inquiry is None or inquiry.verdict is None
+
+    def _carry(self, now: float, target: str, content: AnyCarried) -> None:
+        """Carry a message to another broker. Records for a neighbour do not need a route."""
+        if isinstance(content, ForReplication) and self._links.is_neighbour(target):
+            # If the link is down it is dropped, and repeated when the neighbour is back.
+            carry = Carry(self.config.name, target, 0, content)
+            self._submit(None, [contract.Send(target, carry)])
+        else:
+            self._submit(None, self.router.carry(now, target, content))
 
     def next_deadline(self) -> float | None:
         """When the driver must send `TimePassed`; None if no timer runs."""
@@ -246,9 +365,14 @@ class Broker:
         return earliest(self.witness.next_deadline() if self.is_ready else None, *deadlines)
 
     @property
-    def _parts(self) -> tuple[Links | Router | Origin | Edge | JoinPoints, ...]:
-        services = () if self._services is None else self._services.parts
-        return (self._links, self.router, *services)
+    def _parts(self) -> tuple[Links | Router | Replication | Origin | Edge | JoinPoints, ...]:
+        services: tuple[Origin | Edge | JoinPoints, ...] = ()
+        if self._services is not None:
+            # Its origin asks the neighbours before clients are served.
+            services = self._services.parts if self.is_serving else (self._services.origin,)
+        # Copies are asked when the life is on disk.
+        replication = (self.replication,) if self.is_ready else ()
+        return (self._links, self.router, *replication, *services)
 
     # -- stimuli --------------------------------------------------------------------------------
 
@@ -275,6 +399,7 @@ class Broker:
         return False
 
     def _dispatch(self, now: float, stimulus: Stimulus) -> None:
+        self.replication.note(stimulus)
         if isinstance(stimulus, contract.FrameReceived):
             self._frame(now, stimulus)
         elif isinstance(stimulus, contract.ClientFrameReceived):
@@ -289,12 +414,12 @@ class Broker:
             if self._departed is not None and self.departure is None:
                 self._submit(None, [departure_deletion()])
             self._submit(
-                None, [contract.Put(TABLE, _LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
+                None, [contract.Put(TABLE, LIFE_KEY, b"%d" % self.life), RequestSync(_LIFE)]
             )
         elif isinstance(stimulus, contract.Depart):
             self._depart(now)
         elif isinstance(stimulus, contract.MoveJoinPoint):
-            if self._services is not None and self.is_ready:
+            if self._services is not None and self.is_serving:
                 points = self._services.join_points
                 self._submit(points, points.move(now, stimulus.pattern, stimulus.target))
         elif not self._client_event(now, stimulus):
@@ -327,10 +452,18 @@ class Broker:
         if not self.is_ready:
             self._hellos[peer] = hello
             return
+        writer = self.replication.writer
+        if writer is not None:
+            self._submit(writer, writer.neighbour_up(now, peer))
         if self._services is not None:
             origin = self._services.origin
+            if origin.inquiry is None:
+                self._early_hellos[peer] = hello
             self._submit(origin, origin.greeted(now, peer, hello))
             if not origin.may_announce:
+                if writer is not None:
+                    # The origin's own sync waits for copies, which may be reached only after this.
+                    self._submit(None, [RequestSync(_ALONE)])
                 self._held_frames[peer] = []
                 return
         self._submit(None, self.router.link_up(now, peer))
@@ -352,6 +485,7 @@ class Broker:
                 self._greet(stimulus.peer)
         elif isinstance(stimulus, contract.LinkDown):
             self._hellos.pop(stimulus.peer, None)
+            self._early_hellos.pop(stimulus.peer, None)
             was_waiting = self._held_frames.pop(stimulus.peer, None) is not None
             if self._links.link_down(stimulus.peer) and self.is_ready and not was_waiting:
                 self._submit(None, self.router.link_down(now, stimulus.peer))
@@ -363,33 +497,57 @@ class Broker:
                 self._submit(None, self.router.broker_load(now, stimulus))
         elif isinstance(stimulus, contract.LinkFull):
             self._submit(None, self.router.link_full(now, stimulus.peer, stimulus.full))
+        elif isinstance(stimulus, contract.LogRead | contract.RowsRead | contract.CopyFull):
+            self._disk_event(now, stimulus)
         else:
             assert self._services is not None
             self._services.log_event(now, stimulus)
 
+    def _disk_event(
+        self, now: float, stimulus: contract.LogRead | contract.RowsRead | contract.CopyFull
+    ) -> None:
+        replication = self.replication
+        requests = replication.disk(now, stimulus)
+        if requests is not None:
+            self._submit(replication.keeper, requests)
+        elif self.is_serving and self._services is not None:
+            self._services.log_event(now, stimulus)
+
     def _client_event(self, now: float, stimulus: Stimulus) -> bool:
-        if self._services is not None and self.is_ready:
+        if self._services is not None and self.is_serving:
             return self._services.client_event(now, stimulus)
         if isinstance(stimulus, contract.ClientConnected):
-            why = "the broker is starting" if self.is_edge else "this broker takes no clients"
-            self._submit(None, [contract.CutClient(stimulus.session, why)])
+            self._submit(None, [contract.CutClient(stimulus.session, self.refusal)])
         return isinstance(
             stimulus, contract.ClientConnected | contract.ClientDisconnected | contract.ClientFull
         )
 
     def _client_frame(self, now: float, stimulus: contract.ClientFrameReceived) -> None:
-        if self._services is not None and self.is_ready:
+        if self._services is not None and self.is_serving:
             self._services.client_frame(now, stimulus.session, stimulus.frame)
 
     def _synced(self, now: float, number: int) -> None:
         while self._syncs and self._syncs[0][0] <= number:
-            _, who, ticket = self._syncs.popleft()
-            if who is not None:
-                self._submit(who, who.synced(now, ticket))
+            entry, who, ticket = self._syncs.popleft()
+            if self._is_gated(who):
+                self.replication.gate(who, ticket, entry)
+            elif who is not None:
+                self._tell_synced(now, who, ticket)
             elif ticket == _LIFE:
                 self._begin(now)
+            elif ticket == _ALONE and self.origin is not None and self.origin.inquiry is not None:
+                self.origin.inquiry.alone_removal_synced()
+        writer = self.replication.writer
+        if writer is not None:
+            self._submit(writer, self.replication.synced(now, number))
         if self._held_frames and self._services is not None and self._services.origin.may_announce:
             self._serve_waiting(now)
+
+    def _tell_synced(self, now: float, who: Requester, ticket: int) -> None:
+        if isinstance(who, Keeper):
+            self._submit(who, who.synced(ticket))
+        elif who is not None:
+            self._submit(who, who.synced(now, ticket))
 
     def _greet(self, peer: str) -> None:
         self._submit(None, self._links.hello(peer, self.life, self.witness.known(peer)))
@@ -408,17 +566,33 @@ class Broker:
     def _begin(self, now: float) -> None:
         """The life is on disk: start the parts and greet all connected neighbours."""
         self.is_ready = True
-        services = self._services
-        if services is not None:
-            self._submit(None, self.router.advertise(now, (), (), services.origin.newest))
-            services.started(now, self._inquiry(services.origin))
-            if self.departure is not None:
-                services.depart(now)
-        for peer in self._links.connected_peers():
+        services, replication = self._services, self.replication
+        peers = self._links.connected_peers()
+        for peer in peers:
+            # First of all: copies may be asked over these links at once.
             self._greet(peer)
+        self._submit(replication.keeper, replication.keeper.started())
+        if services is not None:
+            origin, writer = services.origin, replication.writer
+            self._submit(None, self.router.advertise(now, (), (), origin.newest))
+            if writer is not None:
+                self._submit(writer, writer.started(now))
+            else:
+                self._submit(origin, origin.start_inquiry(now, self._inquiry(origin)))
+                self._serve(now)
+        for peer in peers:
             hello = self._hellos.pop(peer, None)
             if hello is not None:
                 self._greeted(now, peer, hello)
+
+    def _serve(self, now: float) -> None:
+        """Serve clients from now on."""
+        services = self._services
+        assert services is not None
+        self.is_serving = True
+        services.started(now)
+        if self.departure is not None:
+            services.depart(now)
 
     # -- leaving the network --------------------------------------------------------------------
 
@@ -435,7 +609,8 @@ class Broker:
         departure, services = self.departure, self._services
         if departure is None or services is None or not self.is_ready:
             return False
-        return services.is_drained(departure) and not self._syncs and not self.is_working
+        is_waiting = self._syncs or self.replication.gated or self.is_working
+        return self.is_serving and services.is_drained(departure) and not is_waiting
 
     @property
     def last_needed_tick(self) -> int:
@@ -446,7 +621,7 @@ class Broker:
 
     def _depart(self, now: float) -> None:
         services = self._services
-        if services is None or not self.is_ready or self.departure is not None:
+        if services is None or not self.is_serving or self.departure is not None:
             return
         self._departed = Departure(self.config.revision, services.origin.newest)
         self._submit(None, [self._departed.put(), RequestSync(_DEPARTURE)])
@@ -457,7 +632,9 @@ class Broker:
             deadline = part.next_deadline()
             if deadline is None or deadline > now:
                 continue
-            who = part if isinstance(part, Edge | Origin | JoinPoints) else None
+            who: Requester = part if isinstance(part, Edge | Origin | JoinPoints) else None
+            if isinstance(part, Replication):
+                who = part.writer
             self._submit(who, part.time_passed(now))
 
     # -- requests of the parts ------------------------------------------------------------------
@@ -538,13 +715,20 @@ class Broker:
     def _route_request(self, now: float, request: PartRequest | Outcome, effects: Effects) -> None:
         router, services = self.router, self._services
         if isinstance(request, CarryTo):
-            self._submit(None, router.carry(now, request.target, request.content))
+            self._carry(now, request.target, request.content)
             return
         if isinstance(request, CarriedMessage):
             self._deliver_carried(now, request, effects)
             return
         assert services is not None
-        if isinstance(request, Arrival):
+        if isinstance(request, AppendLife):
+            origin = services.origin
+            self._submit(origin, origin.append_life(now, request.life, request.copies))
+        elif isinstance(request, Arrival):
+            if not self.is_serving:
+                return
+            if request.data:
+                self.replication.note_activity()
             self._submit(services.edge, services.edge.arrival(now, request))
         elif isinstance(request, Emission):
             self._spent += _EMISSION_TICK_WORK * len(request.data)
@@ -568,29 +752,24 @@ class Broker:
     def _deliver_carried(self, now: float, delivery: CarriedMessage, effects: Effects) -> None:
         """Deliver a carried message. Its sender is to blame for an invalid one, not the
         neighbour."""
+        content, replication = delivery.content, self.replication
         try:
+            if isinstance(content, ForReplication):
+                requests = replication.carried(now, delivery.source, content)
+                who = replication.keeper if isinstance(content, ForKeeper) else replication.writer
+                self._submit(who, requests)
+                return
+            if isinstance(content, ForCopies):
+                self._submit(None, replication.reads.carried(now, delivery.source, content))
+                return
             if self._services is None:
                 raise RemoteError("this broker is not an edge")
-            self._services.carried(now, delivery)
+            if self.is_serving:
+                if not isinstance(content, _ABOUT_TICKS):
+                    replication.note_activity()
+                self._services.carried(now, delivery)
         except RemoteError as error:
             effects.append(contract.Note("warning", f"from {delivery.source!r}: {error}"))
-
-
-def _stored_life(recovered: Recovered) -> int:
-    """The number of the previous life, if it can be read; unknown keys are set aside."""
-
-    def read(key: str, value: bytes) -> int:
-        if key == DEPARTURE_KEY:
-            return 0
-        if key != _LIFE_KEY:
-            raise ValueError(f"table {TABLE!r} has no such key")
-        return number_in(value, _LIFE_MAX)
-
-    good, bad = decoded(recovered, TABLE, read)
-    for each in bad:
-        if each.key != DEPARTURE_KEY:
-            set_aside(recovered, each)
-    return good.get(_LIFE_KEY, 0)
 
 
 def _is_internal(effect: Effect) -> bool:

@@ -92,6 +92,11 @@ CONSEQUENCES = {
         " events may be redelivered"
     ),
     "edge/run": "the clock supplies the number of this run",
+    "copies": (
+        "the copy of stream {key!r} at this broker is lost; it is made again, or, if it is this"
+        " broker's own stream, fetched from another copy"
+    ),
+    "carried": "rows of the catalog are carried in the stream again; nothing is lost",
     "sinks": (
         "the newest batch of sink {key!r} is unknown, and a batch that was in progress stays"
         " incomplete; commits to this sink are refused if it has written an event here; look up"

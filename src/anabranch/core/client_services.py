@@ -27,18 +27,17 @@ State: the parts own it, except the row `departing` of the table `broker`: [revi
 the time].
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from anabranch.core import contract
-from anabranch.core.catalog_recovery import decoded, set_aside
+from anabranch.core.catalog_recovery import decoded, number_in, set_aside
 from anabranch.core.contract import Put, Recovered, Stimulus
 from anabranch.core.edge.edge import Edge
 from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.origin import Origin
-from anabranch.core.origin.rollback import RollbackInquiry
 from anabranch.core.part_requests import (
     JoinPointConnected,
     JoinPointFrame,
@@ -52,6 +51,8 @@ from anabranch.core.patterns.join_points.records import (
     PlacementFacts,
     stored_records,
 )
+from anabranch.core.replication.keeper import Keeper
+from anabranch.core.replication.writer import StreamWriter
 from anabranch.core.routing.contract import CarriedMessage, Outcome
 from anabranch.model.client_frames import (
     Advertises,
@@ -72,13 +73,16 @@ from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
 #: A part that may request a sync; None for the broker itself and the router.
-Requester = Edge | Origin | JoinPoints | None
+Requester = Edge | Origin | JoinPoints | Keeper | StreamWriter | None
 #: Queues the requests of a part.
 Submit = Callable[[Requester, Iterable[PartRequest | Outcome]], None]
 
 
 TABLE = "broker"
 DEPARTURE_KEY = "departing"
+LIFE_KEY = "life"
+#: The highest valid life, several centuries away.
+_LIFE_MAX = (1 << 63) - (1 << 40)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[Count, Position])
@@ -94,6 +98,23 @@ class Departure(msgspec.Struct, frozen=True, array_like=True):
 
     def put(self) -> Put:
         return Put(TABLE, DEPARTURE_KEY, _encoder.encode(self))
+
+
+def stored_life(recovered: Recovered) -> int:
+    """The number of the previous life, if it can be read; unknown keys are set aside."""
+
+    def read(key: str, value: bytes) -> int:
+        if key == DEPARTURE_KEY:
+            return 0
+        if key != LIFE_KEY:
+            raise ValueError(f"table {TABLE!r} has no such key")
+        return number_in(value, _LIFE_MAX)
+
+    good, bad = decoded(recovered, TABLE, read)
+    for each in bad:
+        if each.key != DEPARTURE_KEY:
+            set_aside(recovered, each)
+    return good.get(LIFE_KEY, 0)
 
 
 def departure_deletion() -> Put:
@@ -132,13 +153,14 @@ class ClientServices:
         submit: Submit,
         life: int,
         placement_facts: PlacementFacts | None,
+        keepers: Mapping[str, tuple[str, ...]],
     ) -> None:
         #: Memory of the clients' subscriptions, advertisements and patterns.
         self.memory = memory = FilterMemory(limits)
         self.origin = origin = Origin(name, network, options, limits, recovered, now, memory)
         # Before the edge, which sets aside the subscriptions of unreadable patterns.
         stored = stored_records(recovered, name, network.edges, limits)
-        self.edge = edge = Edge(name, network, options, limits, recovered, now, memory)
+        self.edge = edge = Edge(name, network, options, limits, recovered, now, memory, keepers)
         origin.set_session_lookups(edge.host_of, edge.is_present)
         queries = BrokerQueries(
             name,
@@ -157,8 +179,7 @@ class ClientServices:
 
     # -- life -------------------------------------------------------------------------------------
 
-    def started(self, now: float, inquiry: RollbackInquiry) -> None:
-        self._submit(self.origin, self.origin.start_inquiry(now, inquiry))
+    def started(self, now: float) -> None:
         self._submit(self.origin, self.origin.started(now))
         self._submit(self.edge, self.edge.started(now))
         self._submit(self.join_points, self.join_points.started(now))

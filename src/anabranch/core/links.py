@@ -173,6 +173,9 @@ class Links:
         if self._suspected.pop(peer, 0) == hello.life:
             self._silence_bounds[peer].record_false_suspicion()
 
+    def is_neighbour(self, broker: str) -> bool:
+        return broker in self._lives
+
     def is_greeted(self, peer: str) -> bool:
         """Whether the router may use the link."""
         link = self._links.get(peer)

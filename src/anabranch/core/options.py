@@ -11,9 +11,12 @@ import msgspec
 from anabranch.model.errors import LocalError
 
 RoutingName = Literal["flood", "tree", "mesh"]
+Prefer = Literal["origin", "near"]
 
 #: Default limit of the log bytes that one subscription may hold back.
 HELD_BACK_BYTES_MAX = 1 << 39
+#: Limit of `copies`.
+COPIES_MAX = 7
 #: Default limit of items that are processed without a pause.
 _PORTION_MAX = 64
 
@@ -93,6 +96,19 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     head_every_s: float = 0.5
     #: Ticks resent for one nack.
     nack_ticks_max: int = 1_024
+
+    # -- replication
+    #: Copies of this broker's stream: its own log, and one at each of `copies - 1` keepers.
+    copies: int = 1
+    #: A tick is confirmed when this many copies have synced it.
+    #: Invariant: 1 <= confirm <= copies <= COPIES_MAX.
+    confirm: int = 1
+    #: The keepers of this broker's stream, nearest first; (): chosen by the shape of the network
+    #: (`core.replication.placement`).
+    keepers: tuple[str, ...] = ()
+    #: Whom an edge asks first for ticks that it lacks: the origin, or the nearest keeper if that
+    #: is nearer.
+    prefer: Prefer = "origin"
 
     # -- edge
     #: A gap may stay open for this long before it is requested,
@@ -184,6 +200,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.publisher_keep_s > 0:
             raise LocalError(f"publisher_keep_s is {self.publisher_keep_s}; it must be positive")
+        self._check_age()
+        self._check_copies()
+
+    def _check_age(self) -> None:
         age_s_max = self.log_age_s_max
         if age_s_max is None:
             return
@@ -195,3 +215,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                 " ticks until every edge is done with them; set retention to"
                 " 'lossy', or log_age_s_max to None"
             )
+
+    def _check_copies(self) -> None:
+        if not 1 <= self.copies <= COPIES_MAX:
+            raise LocalError(f"copies is {self.copies}; give 1 to {COPIES_MAX}")
+        if not 1 <= self.confirm <= self.copies:
+            raise LocalError(
+                f"confirm is {self.confirm}, but copies is {self.copies}; give confirm 1 to"
+                f" {self.copies}"
+            )
+        if self.keepers and len(self.keepers) != self.copies - 1:
+            raise LocalError(
+                f"keepers has {len(self.keepers)} names, but copies is {self.copies}; name"
+                f" {self.copies - 1} keepers, as the broker itself has the other copy, or none, to"
+                " have them chosen"
+            )
+        if len(set(self.keepers)) < len(self.keepers):
+            raise LocalError(f"keepers names a broker twice: {', '.join(self.keepers)}")

@@ -13,6 +13,7 @@ from anabranch.core.routing.contract import Emission, WorkDone
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.filter import Filter
 from anabranch.model.frames import AnyCarried
+from anabranch.model.replication import CopySet, Life
 from anabranch.model.version import Version
 
 
@@ -53,6 +54,13 @@ class RequestSync(msgspec.Struct, frozen=True, gc=False):
     ticket: int
 
 
+class AppendLife(msgspec.Struct, frozen=True, gc=False):
+    """A life of this broker's stream has begun: append its record."""
+
+    life: Life
+    copies: CopySet
+
+
 class JoinPointRequest(msgspec.Struct, frozen=True, gc=False):
     """An action of a join point, as a client of its own broker."""
 
@@ -88,5 +96,6 @@ PartRequest = (
     | AnnounceMark
     | WorkDone
     | RequestSync
+    | AppendLife
     | JoinPointRequest
 )

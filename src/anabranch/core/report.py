@@ -15,6 +15,7 @@ from anabranch.core.edge.state import EdgeState
 from anabranch.core.edge.subscriptions import EdgeStream, EdgeSubscription
 from anabranch.core.origin.batches import SinkState
 from anabranch.core.patterns.join_points.join_points import PatternsReport, patterns_report
+from anabranch.core.replication.report import ReplicationReport, replication_report
 from anabranch.core.routing.contract import MeshReport
 
 #: Subscriptions that are examined to find those with the greatest lag,
@@ -134,6 +135,7 @@ class BrokerReport(msgspec.Struct, frozen=True, kw_only=True):
     life: int
     is_ready: bool
     is_edge: bool
+    replication: ReplicationReport = ReplicationReport()
     #: Catalog records that this start could not read, and records kept aside.
     set_aside: int = 0
     set_aside_kept: int = 0
@@ -168,6 +170,7 @@ def report(broker: Broker) -> BrokerReport:
             life=broker.life,
             is_ready=broker.is_ready,
             is_edge=False,
+            replication=replication_report(broker.replication),
             set_aside=broker.set_aside.count,
             set_aside_kept=broker.set_aside.kept,
             routing=routing,
@@ -177,6 +180,7 @@ def report(broker: Broker) -> BrokerReport:
         life=broker.life,
         is_ready=broker.is_ready,
         is_edge=True,
+        replication=replication_report(broker.replication),
         set_aside=broker.set_aside.count,
         set_aside_kept=broker.set_aside.kept,
         subscriptions=len(state.subscriptions),

@@ -20,15 +20,21 @@ Rules
 4. `failures` reports brokers that have failed; the others continue.
 5. Nothing is printed. Log records go to the logger `anabranch.node`, for programs that configure
    logging.
+6. Edges whose streams have copies serve clients once these have answered. `start` waits for that,
+   though not for long: an edge may wait until a lost disk is replaced, and the others serve.
+7. A broker that has fetched its stream from a copy begins another life.
 
 State: the state directory.
 """
 
 import asyncio
+import contextlib
 import tempfile
 import threading
 from pathlib import Path
 from types import TracebackType
+
+import msgspec
 
 from anabranch.client.blocking import BlockingClient, connect_blocking
 from anabranch.client.client import Connecting, connect
@@ -38,11 +44,13 @@ from anabranch.config.secrets import Secret
 from anabranch.core.session.publisher_order import Order
 from anabranch.devnet.sample_data import network_from
 from anabranch.model.errors import LocalError
-from anabranch.node.node import Node
+from anabranch.node.node import RESTART_S, Node
 from anabranch.node.settings import Address, NodeConfig
 
 _ANY_PORT = Address("127.0.0.1", 0)
 _START_BOUND_S = 60.0
+_SERVING_POLLS = 200
+_POLL_S = 0.05
 _STOP_BOUND_S = 30.0
 
 
@@ -150,8 +158,11 @@ class Embedded:
         self._loop = asyncio.get_running_loop()
         try:
             await self._start_nodes()
+            keeping = [asyncio.create_task(self._keep(name)) for name in self._nodes]
+            await self._wait_for_copies()
             self._is_up.set()
             await self._stopping.wait()
+            await _over(keeping)
         except (LocalError, OSError) as error:
             self._problem = error
         finally:
@@ -170,6 +181,35 @@ class Embedded:
             if node.addresses.links is not None:
                 links[name] = node.addresses.links
 
+    async def _wait_for_copies(self) -> None:
+        """Edges serve clients once copies of their streams have answered (rule 6)."""
+        for _ in range(_SERVING_POLLS):
+            if all(node.state == "ready" or node.failure for node in self._nodes.values()):
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _keep(self, name: str) -> None:
+        """Begin the next life of a broker that wants one, at the same addresses (rule 7)."""
+        restarts = 0
+        while not self._stopping.is_set():
+            node = self._nodes[name]
+            await node.stopped()
+            if not node.wants_restart or node.failure:
+                return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), RESTART_S)
+                return
+            restarts += 1
+            at = node.addresses
+            config = msgspec.structs.replace(node.config, clients=at.clients, links=at.links)
+            following = Node(config, restarts=restarts)
+            try:
+                await following.start()
+            except LocalError as error:
+                node.failure = f"cannot restart: {error}"
+                return
+            self._nodes[name] = following
+
     def _config(self, name: str, links: dict[str, Address]) -> NodeConfig:
         file, network = self._file, self._file.network
         peers = network.links_of(name)
@@ -179,7 +219,7 @@ class Embedded:
             network=network,
             revision=file.revision,
             routing=file.routing,
-            options=file.options,
+            options=file.options_of(name),
             limits=file.limits,
             state=self.state / name,
             clients=_ANY_PORT if name in network.edges else None,
@@ -212,6 +252,12 @@ class Embedded:
         traceback: TracebackType | None,
     ) -> None:
         await asyncio.to_thread(self.stop)
+
+
+async def _over(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def embedded(network: str | Path | None = None, state: str | Path | None = None) -> Embedded:

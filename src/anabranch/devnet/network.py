@@ -18,6 +18,7 @@ Rules
 State: the directory, which is all that a later start needs.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -34,9 +35,13 @@ from anabranch.config.ports import with_free_ports
 from anabranch.config.secrets import create_secret
 from anabranch.devnet.child import Program
 from anabranch.devnet.directory import LOGS, SECRET_FILE, STATE, hold
-from anabranch.devnet.observe import ask, is_serving
+from anabranch.devnet.observe import WAITING, ask, identity, is_started
 from anabranch.devnet.supervisor import Change, State, Supervisor, SupervisorTimeouts
 from anabranch.model.errors import LocalError
+
+#: How often a start looks for edges that wait for copies of their streams, and its pauses.
+_SERVING_POLLS = 100
+_POLL_S = 0.1
 
 
 class LocalNetwork:
@@ -76,14 +81,22 @@ class LocalNetwork:
             name=name,
             command=command,
             log=self.directory / LOGS / f"{name}.log",
-            is_ready=partial(is_serving, settings, file.name),
+            is_ready=partial(is_started, settings, file.name),
             rank=int(name in file.network.edges),
         )
 
     async def start(self) -> None:
-        """Start every broker; returns when all are ready."""
+        """Start every broker; returns when all are ready.
+
+        Edges wait for copies of their streams at each other, so all are started before any is
+        waited for. An edge may wait until a lost disk is replaced, so after a while this returns
+        all the same, and `waiting` names such edges."""
         try:
             await self.supervisor.start()
+            for _ in range(_SERVING_POLLS):
+                if not await self.waiting():
+                    break
+                await asyncio.sleep(_POLL_S)
         except BaseException:
             self._release()
             raise
@@ -145,6 +158,13 @@ class LocalNetwork:
         token_file = settings.observe_token_file
         answer = await ask(settings.observe_host, settings.observe_port, "/status", token_file)
         return b"" if answer is None or answer[0] != 200 else answer[1]
+
+    async def waiting(self) -> list[str]:
+        """Edges that refuse clients, because they wait for copies of their streams."""
+        copied = [edge for edge in self.edges if self.file.stream(edge).copies > 1]
+        statuses = await asyncio.gather(*map(self.status, copied))
+        told = zip(copied, statuses, strict=True)
+        return [edge for edge, data in told if data and identity(data).state == WAITING]
 
     # -- faults ---------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ NO_HTTP = 0
 _ANSWER_BYTES_MAX = 16 * 1024 * 1024
 
 
-class Serving(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True):
     """The fields of a status that identify a broker."""
 
     network: str
@@ -28,7 +28,15 @@ class Serving(msgspec.Struct, frozen=True):
     state: str
 
 
-_decoder = msgspec.json.Decoder(Serving)
+_decoder = msgspec.json.Decoder(Identity)
+#: States of a broker whose life has begun (`node.status.State`).
+WAITING = "waiting for copies"
+STARTED = (WAITING, "ready")
+
+
+def identity(status: bytes) -> Identity:
+    """The identity in a status; raises `msgspec.DecodeError` if it is not one."""
+    return _decoder.decode(status)
 
 
 async def ask(
@@ -70,12 +78,17 @@ async def _read_all(reader: asyncio.StreamReader) -> bytes:
     return b"".join(chunks)
 
 
-async def is_serving(at: BrokerSettings, network: str, pid: int) -> bool:
-    """Whether this process serves this broker: another process may have its port."""
+async def is_started(at: BrokerSettings, network: str, pid: int) -> bool:
+    """Whether this process runs this broker: another process may have its port.
+
+    A broker that waits for copies of its stream has started: they may be at brokers that start
+    later."""
     answer = await ask(at.observe_host, at.observe_port, "/status", at.observe_token_file)
     if answer is None or answer[0] != 200:
         return False
     try:
-        return _decoder.decode(answer[1]) == Serving(network, at.name, pid, "ready")
+        found = identity(answer[1])
     except msgspec.DecodeError:
         return False
+    is_this = (found.network, found.broker, found.pid) == (network, at.name, pid)
+    return is_this and found.state in STARTED

@@ -30,6 +30,7 @@ import msgspec
 
 from anabranch.config.network_file import NetworkFile, dump, save
 from anabranch.devnet.network import LocalNetwork, settled
+from anabranch.devnet.observe import STARTED
 from anabranch.model.errors import LocalError
 from anabranch.node.status import Status
 
@@ -211,4 +212,4 @@ async def _reload(network: LocalNetwork, brokers: list[str], within_s: float) ->
 
 async def _revision(network: LocalNetwork, broker: str) -> int:
     status = await _status(network, broker)
-    return 0 if status is None or status.state != "ready" else status.revision
+    return 0 if status is None or status.state not in STARTED else status.revision

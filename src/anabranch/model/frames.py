@@ -46,6 +46,7 @@ from anabranch.model.mesh_frames import (
     Seek,
 )
 from anabranch.model.pattern.match import PointRecord
+from anabranch.model.replication import ForReplication
 from anabranch.model.version import Vector, Version
 
 #: Events per 1,000 seconds.
@@ -251,10 +252,43 @@ class PointFound(Carried, frozen=True, tag=22):
     text: Text = ""
 
 
+class NackCopy(Carried, frozen=True, tag=32):
+    """An edge asks a keeper for ticks of a stream; or, without ranges, how far the stream goes."""
+
+    stream: Name
+    ranges: Ranges
+    #: The edge has not heard of the origin for long. Otherwise the keeper leaves ticks to it that
+    #: it may have in memory only.
+    is_last_resort: bool = False
+
+
+class ReplayCopy(Carried, frozen=True, tag=34):
+    """An edge sends a keeper of a stream the replay that it has sent to its origin. `Answer` and
+    `NotKept` answer it."""
+
+    stream: Name
+    replay: Replay
+    #: As in `NackCopy`.
+    is_last_resort: bool = False
+
+
+class Resent(Carried, frozen=True, tag=33):
+    """Confirmed ticks of a copy with all their events, so that they are valid for any interest."""
+
+    stream: Name
+    data: Data
+    silent: Ranges = []
+    withheld: Holes = []
+    #: The newest tick that the sender knows to be confirmed.
+    head: Position = 0
+
+
 Moves = TakePoint | PointTaken | PointSettled | AskPlace | WouldTake
 ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
-AnyCarried = Questions | Done | Answer | NotKept | Held | Claim | Yield | Found | Known | ForPoints
+ForCopies = NackCopy | ReplayCopy
+ForEdges = Answer | Resent | NotKept | Held | Claim | Yield | Found
+AnyCarried = Questions | ForCopies | Done | ForEdges | Known | ForPoints | ForReplication
 
 
 #: Of links and of clients. A frame that the other side cannot read increases it: 2 since

@@ -12,6 +12,8 @@ sessions that it is given. Rules:
    their frames are already there.
 5. An internal error in the core ends the life at once: the core may be in the middle of a step, and
    its further output cannot be trusted.
+6. If the core wants a restart, the node ends this life in order. Until then the core is driven as
+   before, because that needs its confirmations.
 
 State: stimuli and syncs in progress. Safe to lose.
 """
@@ -30,6 +32,7 @@ from anabranch.node.meters import StepMeter
 from anabranch.node.metrics import NodeCounters
 from anabranch.node.node_log import LEVELS, NodeLog, Throttle
 from anabranch.node.sessions import NodeSessions
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 
 #: A timer that is later than the deadline by less than this is not reset.
@@ -63,17 +66,25 @@ class CoreDriver:
     """Drives the core of one node. See the rules at the top of this module."""
 
     def __init__(
-        self, log: NodeLog, counters: NodeCounters, steps: StepMeter, fail: Callable[[str], None]
+        self,
+        log: NodeLog,
+        counters: NodeCounters,
+        steps: StepMeter,
+        fail: Callable[[str], None],
+        restart: Callable[[str], None],
     ) -> None:
         self._log = log
         self._throttle = Throttle(log)
         self._counters = counters
         self.steps = steps
         self._fail = fail
+        self._restart_node = restart
         self.clock = CoreClock()
         self._loop = asyncio.get_running_loop()
         #: Done when the start of the life is on disk.
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        #: Done when the broker serves clients, if it has any.
+        self.serving: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = _NEVER
         #: Whether the sockets are read before a late timer counts (rule 4).
@@ -94,8 +105,13 @@ class CoreDriver:
             contract.SendClient: self._send_client,
             contract.Append: self._append,
             contract.Put: self._put,
+            contract.OpenCopy: self._open_copy,
+            contract.CutCopy: self._cut_copy,
+            contract.DropCopy: self._drop_copy,
             contract.Sync: self._sync,
             contract.Read: self._read,
+            contract.ReadRows: self._read_rows,
+            contract.Restart: self._restart,
             contract.DeleteThrough: self._forget,
             contract.CutLink: self._cut_link,
             contract.CutClient: self._cut_client,
@@ -152,8 +168,14 @@ class CoreDriver:
             perform[type(effect)](effect)
         self.steps.end(stimulus, began)
 
-    def from_store(self, stimulus: contract.Stimulus) -> None:
+    def from_store(self, stimulus: contract.Stimulus | Refusal) -> None:
         """Handle a completion from the store."""
+        if isinstance(stimulus, Refusal):
+            if self._store.learn(stimulus):
+                where = f"{stimulus.stream!r} after tick {stimulus.last_tick}"
+                self._throttle.warning(f"the disk has no space for the copy of stream {where}")
+                self.handle(contract.CopyFull(stimulus.stream, stimulus.last_tick))
+            return
         if isinstance(stimulus, contract.Synced):
             syncs, counters = self._syncs, self._counters
             while syncs and syncs[0][0] <= stimulus.number:
@@ -179,12 +201,18 @@ class CoreDriver:
     def _settle(self) -> None:
         """At the end of a loop iteration: set the timer for the core's next deadline."""
         self._is_settling = False
-        if not self.ready.done() and self._broker.is_ready:
-            self.ready.set_result(None)
+        if not self.serving.done():
+            self._note_start(self._broker)
         self.turns.give()
         deadline = self._broker.next_deadline()
         if deadline is not None and deadline < self._timer_at - _TIMER_SLACK_S:
             self._set_timer(deadline)
+
+    def _note_start(self, broker: Broker) -> None:
+        if broker.is_ready and not self.ready.done():
+            self.ready.set_result(None)
+        if broker.is_ready and (broker.is_serving or not broker.is_edge):
+            self.serving.set_result(None)
 
     def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
@@ -219,9 +247,26 @@ class CoreDriver:
         self._sessions.send(effect.session, effect.frame)
 
     def _append(self, effect: contract.Append) -> None:
+        if effect.stream:
+            self._store.append(effect.tick, effect.record, effect.stream)
+            return
         self._counters.ticks_appended += 1
         self._counters.events_taken += self._is_publishing
         self._store.append(effect.tick, effect.record)
+
+    def _open_copy(self, effect: contract.OpenCopy) -> None:
+        if effect.stream:
+            self._store.open_copy(effect.stream, effect.first_tick)
+        else:
+            self._store.reset(effect.first_tick)
+
+    def _cut_copy(self, effect: contract.CutCopy) -> None:
+        self._store.cut_copy(effect.stream, effect.last_tick)
+
+    def _drop_copy(self, effect: contract.DropCopy) -> None:
+        # The own log is dropped and opened at once.
+        if effect.stream:
+            self._store.drop_copy(effect.stream)
 
     def _put(self, effect: contract.Put) -> None:
         self._store.put(effect.table, effect.key, effect.value)
@@ -231,10 +276,18 @@ class CoreDriver:
         self._store.sync(effect.number)
 
     def _read(self, effect: contract.Read) -> None:
-        self._store.read(effect.request, effect.first, effect.last, effect.bytes_max)
+        self._store.read(effect.request, effect.first, effect.last, effect.bytes_max, effect.stream)
+
+    def _read_rows(self, effect: contract.ReadRows) -> None:
+        self._store.read_rows(
+            effect.request, effect.table, effect.prefix, effect.after, effect.bytes_max
+        )
+
+    def _restart(self, effect: contract.Restart) -> None:
+        self._restart_node(effect.reason)
 
     def _forget(self, effect: contract.DeleteThrough) -> None:
-        self._store.forget(effect.tick)
+        self._store.forget(effect.tick, effect.stream)
 
     def _cut_link(self, effect: contract.CutLink) -> None:
         self._links.cut(effect.peer, effect.reason)

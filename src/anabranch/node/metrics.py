@@ -62,6 +62,7 @@ class NodeCounters:
         "publishes_refused",
         "replays",
         "requests_refused",
+        "restarts",
         "step_s",
         "steps_too_long",
         "sync_s",
@@ -93,6 +94,8 @@ class NodeCounters:
         self.events_fetched = 0
         #: Subscribe and other requests refused.
         self.requests_refused = 0
+        #: Earlier lives of this process that ended because the core wanted a restart.
+        self.restarts = 0
         self.connections_taken = 0
         self.connections_refused = 0
         #: Sessions closed because of the memory they held, or because of a late frame.

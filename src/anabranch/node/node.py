@@ -13,6 +13,8 @@ lifecycle. Rules:
    crash: everything that was confirmed is on disk, so nothing is lost.
 3. `drain` is an orderly shutdown: refuse new connections, stop reading from clients, sync and
    confirm what they published, notify and disconnect them, close the store.
+4. If the core wants a restart, the node drains, and says so in `wants_restart`. Its owner starts
+   another node with the same configuration.
 
 State: that of the core and the store, and connections, which are safe to lose.
 """
@@ -51,13 +53,25 @@ from anabranch.node.observe_port import ObservePort, Page
 from anabranch.node.prometheus import CONTENT_TYPE, exposition
 from anabranch.node.sessions import NodeSessions
 from anabranch.node.settings import Address, NodeConfig
-from anabranch.node.status import Status, counted, link_status, memory_status, resident_bytes
-from anabranch.node.store_bridge import DiskSpace, StoreBridge, disk_bytes, free_bytes
+from anabranch.node.status import (
+    WAITING,
+    State,
+    Status,
+    counted,
+    kept_bytes,
+    link_status,
+    memory_status,
+    resident_bytes,
+)
+from anabranch.node.store_bridge import DiskSpace, StoreBridge
+from anabranch.store.files import disk_bytes, free_bytes
 from anabranch.store.store import Store
 from anabranch.wire.greeting import EventLimits, Greeting, Kind
 
 Port = Literal["clients", "links", "observe"]
 STOPPING = "the broker is stopping"
+#: The shortest time from the beginning of a life to the next one, if the core wants that.
+RESTART_S = 1.0
 #: Longest step, as a fraction of the time after which a silent neighbour counts as dead.
 STEP_PART = 0.1
 _json = msgspec.json.Encoder()
@@ -71,22 +85,34 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
     observe: Address | None = None
 
 
+def _close_all(sockets: dict[Port, socket.socket]) -> None:
+    for sock in sockets.values():
+        sock.close()
+
+
 class Node:
     """One broker. See the rules at the top of this module."""
 
-    def __init__(self, config: NodeConfig, load: Callable[[], None] | None = None) -> None:
-        """`load` loads the kernels of the matching index; it may block for a while."""
+    def __init__(
+        self, config: NodeConfig, load: Callable[[], None] | None = None, restarts: int = 0
+    ) -> None:
+        """`load` loads the kernels of the matching index; it may block for a while. `restarts`
+        counts the lives of this process that ended because the core wanted a restart."""
         self.config = config
         self._compiler = KernelCompiler()
         self._load = load or self._compiler.load
         self.log = NodeLog(config.name)
         self.counters = NodeCounters()
+        self.counters.restarts = restarts
         self.addresses = Addresses()
         #: Why the node ended, unless it was stopped in order.
         self.failure = ""
+        #: Whether it ends to begin the next life at once.
+        self.wants_restart = False
         self._began_at = time.monotonic()
         self._listeners: list[Listener] = []
         self._closing: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     # -- lifecycle ------------------------------------------------------------------------------
 
@@ -99,7 +125,7 @@ class Node:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         step_bound_s = config.options.dead_after_s * STEP_PART
         self._steps = StepMeter(self.counters, self.log, step_bound_s)
-        self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail)
+        self._driver = CoreDriver(self.log, self.counters, self._steps, self.fail, self._restart)
         self.warm_up = WarmUp(self.log, config.state, self.fail, self._load, self._compiler.close)
         token = "" if config.observe_token_file is None else read_token(config.observe_token_file)
         self._observe_port = ObservePort(
@@ -113,16 +139,25 @@ class Node:
             await asyncio.wait({self._driver.ready, self._ended}, return_when="FIRST_COMPLETED")
             if self.failure:
                 raise LocalError(self.failure)
+            if self._ended.done():
+                # The core wants a restart already.
+                _close_all(sockets)
+                return
             await self._listen(sockets)
         except BaseException:
-            for sock in sockets.values():
-                sock.close()
+            _close_all(sockets)
             self.warm_up.close()
             raise
         self.links.dial(config.neighbours)
+        if not self._is_serving:
+            self.log.info("waiting for copies of the stream before clients are served")
+            self._driver.serving.add_done_callback(self._note_serving)
         if config.routing == "mesh":
             self._meter.start()
         self.warm_up.watch(self._needs_index)
+
+    def _note_serving(self, _done: "asyncio.Future[None]") -> None:
+        self.log.info("enough copies of the stream have answered: serving clients")
 
     def _needs_index(self) -> bool:
         return knows_subscriptions(self.broker)
@@ -164,8 +199,7 @@ class Node:
                 if address is not None:
                     sockets[port] = bind(address, f"{port} of broker {config.name!r}")
         except BaseException:
-            for sock in sockets.values():
-                sock.close()
+            _close_all(sockets)
             raise
         return sockets
 
@@ -207,8 +241,13 @@ class Node:
             preparation=preparation,
             steps=steps,
             turns=turns,
+            why_not=self._why_not,
         )
         self._refusals = Throttle(self.log)
+
+    def _why_not(self) -> str:
+        """Why clients are refused."""
+        return self.broker.refusal
 
     def _own_stream(self) -> OwnStream:
         config = self.config
@@ -318,6 +357,12 @@ class Node:
         """Whether a departing broker may be stopped."""
         return self.broker.is_drained
 
+    def _restart(self, reason: str) -> None:
+        if self._restarting is None and not self.failure:
+            self.log.warning("restarting: %s", reason)
+            self.wants_restart = True
+            self._restarting = self._loop.create_task(self.drain())
+
     async def drain(self) -> None:
         """Shut down in order (rule 3), within `drain_s`."""
         self.log.info("stopping: notifying clients and waiting for the disk")
@@ -388,11 +433,18 @@ class Node:
     # -- monitoring -----------------------------------------------------------------------------
 
     @property
-    def state(self) -> Literal["starting", "ready", "stopping"]:
+    def state(self) -> State:
         """The state that `/health` reports."""
         if self._driver.is_over or self.sessions.closed_because:
             return "stopping"
-        return "ready" if self.broker.is_ready else "starting"
+        if not self.broker.is_ready:
+            return "starting"
+        return "ready" if self._is_serving else WAITING
+
+    @property
+    def _is_serving(self) -> bool:
+        """Whether the broker does all that it is for: relays have no clients to serve."""
+        return self.broker.is_serving or not self.broker.is_edge
 
     @property
     def connections(self) -> int:
@@ -444,6 +496,8 @@ class Node:
             mesh=found.mesh,
             placing=found.placing,
             order=found.order,
+            replication=found.replication,
+            kept_bytes=kept_bytes(self.store, found.replication),
         )
 
     def _health(self) -> Page:

@@ -8,9 +8,11 @@
    with it, for example because a port is taken, it continues with the previous one. SIGUSR1 makes
    it depart (`core.client_services`): an edge does so before the others get a network without it.
 3. uvloop runs the loop if it is installed.
-4. The process raises its limit of open files up to the hard limit; if that is less than
+4. If the core wants a restart, the next life begins from the same store, with the same
+   configuration, and not sooner than `RESTART_S` after the previous one began.
+5. The process raises its limit of open files up to the hard limit; if that is less than
    `connections_max` needs, the number of connections is reduced.
-5. The garbage collector is kept from long pauses, and the C allocator from retaining large freed
+6. The garbage collector is kept from long pauses, and the C allocator from retaining large freed
    blocks (`memory_tuning`).
 
 Stateless.
@@ -22,6 +24,7 @@ import importlib.util
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -30,7 +33,7 @@ import msgspec
 from anabranch.config.network_file import NetworkFile
 from anabranch.model.errors import LocalError
 from anabranch.node.memory_tuning import Collector, return_large_blocks
-from anabranch.node.node import Node
+from anabranch.node.node import RESTART_S, Node
 from anabranch.node.reload import Step, next_step
 from anabranch.node.settings import NodeConfig
 
@@ -57,8 +60,10 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
     following: NodeConfig | None = config
     before: NodeConfig | None = None
     failure = ""
+    restarts = 0
     while following is not None and not failure:
-        node = Node(_within_files(following))
+        began_at = time.monotonic()
+        node = Node(_within_files(following), restarts=restarts)
         try:
             await node.start()
         except LocalError as error:
@@ -75,12 +80,16 @@ async def _serve(config: NodeConfig, ready: Ready, read: Read) -> str:
         following = await _live(node, requests, read)
         warm.cancel()
         failure = node.failure
+        if following is None and node.wants_restart and not failure:
+            pause_s = began_at + RESTART_S - time.monotonic()
+            following = None if await _ends_within(pause_s, requests) else node.config
+            restarts += 1
     collector.stop()
     return failure
 
 
 async def _live(node: Node, requests: "asyncio.Queue[Request]", read: Read) -> NodeConfig | None:
-    """Run one life; returns the configuration of the next one, if any."""
+    """Run one life; returns the configuration of the next one, if another was requested."""
     ended = asyncio.ensure_future(node.stopped())
     following: NodeConfig | None = None
     while not ended.done():
@@ -90,13 +99,32 @@ async def _live(node: Node, requests: "asyncio.Queue[Request]", read: Read) -> N
             request.cancel()
             break
         step = _step(node, request.result(), read)
-        if step == "depart":
+        if step == "end":
+            node.wants_restart = False
+        if step == "depart" and ended.done():
+            # It is for the next life.
+            requests.put_nowait("depart")
+        elif step == "depart":
             node.depart()
         elif step != "nothing":
             following = None if isinstance(step, str) else step
             await node.drain()
     await ended
     return following
+
+
+async def _ends_within(pause_s: float, requests: "asyncio.Queue[Request]") -> bool:
+    """Wait; return whether the process is to end meanwhile. Other requests remain."""
+    others: list[Request] = []
+    try:
+        async with asyncio.timeout(pause_s):
+            while (request := await requests.get()) != "end":
+                others.append(request)
+            return True
+    except TimeoutError:
+        for request in others:
+            requests.put_nowait(request)
+        return False
 
 
 def _step(node: Node, request: Request, read: Read) -> NodeConfig | Step:

@@ -11,7 +11,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from anabranch.node.metrics import Histogram, NodeCounters
-from anabranch.node.status import Status
+from anabranch.node.status import WAITING, Status
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -32,6 +32,7 @@ _COUNTERS = {
     "publishes_refused": "Publish refusals sent to publishers",
     "replays": "Requests for replay of past events",
     "requests_refused": "Subscribe and other requests refused",
+    "restarts": "Restarts of this process, for a stream that was fetched from a copy",
     "steps_too_long": "Event loop steps longer than a tenth of dead_after_s",
     "ticks_appended": "Ticks appended to the log: events and marks",
 }
@@ -106,6 +107,8 @@ def _families(status: Status, counters: NodeCounters) -> Iterator[Metric]:
     yield from _mesh(status)
     yield from _placing(status)
     yield from _order(status)
+    yield from _own_copies(status)
+    yield from _kept_copies(status)
     step, sync = "Time from received bytes to all effects", "Time from sync request to completion"
     yield from _histogram("step_seconds", step, counters.step_s)
     yield from _histogram("sync_seconds", sync, counters.sync_s)
@@ -143,6 +146,10 @@ def _gauges(status: Status) -> Iterator[Metric]:
         ),
         "uptime_seconds": ("Time since the start of this life", status.uptime_s),
         "is_ready": ("1 if the broker is ready", float(status.state == "ready")),
+        "is_waiting_for_copies": (
+            "1 if the broker refuses clients until copies of its stream have answered",
+            float(status.state == WAITING),
+        ),
         "log_oldest_tick": ("Oldest tick of the log", log.oldest if log else 0),
         "log_head_tick": ("Newest synced tick of the log", log.head if log else 0),
         "log_rolled_back": (
@@ -284,6 +291,35 @@ def _order(status: Status) -> Iterator[Metric]:
     yield from _family("order_waits_total", "counter", text, [(_NONE, waits)])
     text = "Waits in vain: the subscriber was told that the order may not be kept"
     yield from _family("order_not_kept_total", "counter", text, [(_NONE, not_kept)])
+
+
+def _own_copies(status: Status) -> Iterator[Metric]:
+    own = None if status.replication is None else status.replication.own
+    families = {
+        "copies": ("gauge", "Copies of this stream that are present, its own included", "present"),
+        "copies_configured": ("gauge", "Copies of this stream in the network file", "configured"),
+        "copies_below": ("gauge", "1 if this stream has fewer copies than it should", "is_below"),
+        "unconfirmed_ticks": ("gauge", "Ticks waiting for copies", "unconfirmed"),
+        "lives_begun_total": ("counter", "Lives of this stream begun", "lives_begun"),
+        "ticks_fetched_total": ("counter", "Ticks of this stream fetched", "ticks_fetched"),
+    }
+    yield from _fields_of(own, families)
+    copies = () if own is None else own.copies
+    lost = sum(each.state == "lost" for each in copies)
+    yield from _family("copies_lost", "gauge", "Lost copies of this stream", [(_NONE, lost)])
+    lags = [({"keeper": each.broker}, each.lag) for each in copies[1:] if each.lag is not None]
+    text = "Ticks of this stream that a keeper has not acknowledged"
+    yield from _family("keeper_lag_ticks", "gauge", text, lags)
+
+
+def _kept_copies(status: Status) -> Iterator[Metric]:
+    families = {
+        "kept_copies": ("gauge", "Copies of other streams kept here", "kept_copies"),
+        "kept_copies_full": ("gauge", "Kept copies for which the disk is full", "kept_full"),
+        "kept_ticks": ("gauge", "Ticks in kept copies", "kept_ticks"),
+    }
+    yield from _fields_of(status.replication, families)
+    yield from _family("kept_bytes", "gauge", "Bytes of kept copies", [(_NONE, status.kept_bytes)])
 
 
 def _histogram(name: str, text: str, histogram: Histogram) -> Iterator[Metric]:

@@ -293,8 +293,10 @@ class NodeSessions:
         preparation: FilterPreparation,
         steps: StepMeter,
         turns: FrameQueue,
+        why_not: Callable[[], str],
     ) -> None:
         self.handle = handle
+        self._why_not = why_not
         self.steps = steps
         self.preparation = preparation
         self.turns = turns
@@ -318,7 +320,7 @@ class NodeSessions:
 
     def refusal_reason(self, connection: Connection, _theirs: Greeting) -> str:
         """Why to refuse a client; "" to accept it."""
-        return self.closed_because or self.memory.why_not_in(connection)
+        return self.closed_because or self._why_not() or self.memory.why_not_in(connection)
 
     def adopt(self, connection: Connection, theirs: Greeting) -> None:
         """Start a session for a client whose handshake is complete."""

@@ -86,6 +86,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     #: Names accepted by the observe port, and the file with its token.
     observe_hosts: tuple[str, ...] = ()
     observe_token_file: Path | None = None
+    #: Stream → its keepers, for streams that have copies.
+    keepers: Mapping[str, tuple[str, ...]] = {}
     #: Neighbour → its address for links.
     neighbours: Mapping[str, Address] = {}
     #: Edge → its address for clients, if known.
@@ -112,7 +114,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             reads_max=min(options.reads_max, reads_max),
         )
         core = (self.name, self.network, self.routing, options, limits)
-        return BrokerConfig(*core, revision=self.revision, statistics=self.statistics)
+        return BrokerConfig(
+            *core, revision=self.revision, statistics=self.statistics, keepers=self.keepers
+        )
 
 
 def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeConfig:
@@ -131,7 +135,8 @@ def config_of(file: NetworkFile, name: str, state: Path | None = None) -> NodeCo
         network=network,
         revision=file.revision,
         routing=file.routing,
-        options=file.options,
+        options=file.options_of(name),
+        keepers=file.keepers(),
         limits=file.limits,
         state=state or here.state,
         clients=Address(here.listen_host, here.clients_port) if name in network.edges else None,

@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from anabranch.core.broker import Broker
 from anabranch.core.patterns.join_points.join_points import PatternsReport
+from anabranch.core.replication.report import ReplicationReport
 from anabranch.core.report import (
     CursorReport,
     DepartureReport,
@@ -28,6 +29,12 @@ from anabranch.model.limits import Limits, detectors_bytes_max, reads_bytes_max
 from anabranch.node.links import NodeLink
 from anabranch.node.memory_budget import MemoryBudget
 from anabranch.node.metrics import NodeCounters
+from anabranch.store.store import Store
+
+#: `starting`: the start of the life is not on disk. `waiting for copies`: the broker relays, and
+#: refuses clients until it knows where its replicated stream ends. Relays have no such state.
+State = Literal["starting", "waiting for copies", "ready", "stopping"]
+WAITING: Final = "waiting for copies"
 
 _STATM = Path("/proc/self/statm")
 
@@ -88,7 +95,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     #: Version of the program.
     version: str
     life: int
-    state: Literal["starting", "ready", "stopping"]
+    state: State
     is_edge: bool
     pid: int
     uptime_s: float
@@ -138,6 +145,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     placing: PlacementReport | None = None
     #: Waits for the order of publishers; None if this broker is not an edge.
     order: OrderReport | None = None
+    #: Copies of this broker's stream, and those that it keeps; None for an earlier version.
+    replication: ReplicationReport | None = None
+    #: Bytes of the copies that it keeps.
+    kept_bytes: int = 0
 
 
 def memory_status(
@@ -180,6 +191,12 @@ def link_status(link: NodeLink) -> LinkStatus:
         frames_received=link.frames_received,
         received_bytes=link.received_bytes,
     )
+
+
+def kept_bytes(store: Store, replication: ReplicationReport) -> int:
+    """Bytes of the reported copies in the store."""
+    kept = (piece for copy in replication.kept for piece in store.pieces(copy.stream))
+    return sum(piece.end_offset for piece in kept)
 
 
 def counted(counters: NodeCounters) -> dict[str, int]:

@@ -11,15 +11,14 @@ State: completions in transit. Safe to lose.
 
 import asyncio
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic
 
 from anabranch.core import contract
 from anabranch.core.options import Options
 from anabranch.model.limits import Limits
+from anabranch.store.copies import Refusal
 
 
 class StoreBridge:
@@ -28,13 +27,13 @@ class StoreBridge:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        handle: Callable[[contract.Stimulus], None],
+        handle: Callable[[contract.Stimulus | Refusal], None],
         fail: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._handle = handle
         self._fail = fail
-        self._completions: deque[contract.Stimulus | Exception] = deque()
+        self._completions: deque[contract.Stimulus | Refusal | Exception] = deque()
         self._is_woken = False
         self._is_closed = False
 
@@ -46,13 +45,19 @@ class StoreBridge:
     def log_read(self, read: contract.LogRead) -> None:
         self._post(read)
 
+    def rows_read(self, read: contract.RowsRead) -> None:
+        self._post(read)
+
     def log_full(self, full: bool) -> None:
         self._post(contract.LogFull(full))
+
+    def copy_full(self, refusal: Refusal) -> None:
+        self._post(refusal)
 
     def failed(self, error: Exception) -> None:
         self._post(error)
 
-    def _post(self, completion: contract.Stimulus | Exception) -> None:
+    def _post(self, completion: contract.Stimulus | Refusal | Exception) -> None:
         self._completions.append(completion)
         if not self._is_woken:
             self._is_woken = True
@@ -81,21 +86,6 @@ class StoreBridge:
 
 
 _CHECK_S = 0.05
-
-
-def free_bytes(path: Path) -> int:
-    """Free bytes on the file system of a path, available to this user."""
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
-
-
-def disk_bytes(path: Path) -> int:
-    """Size of the file system of a path; 0 if unknown."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return 0
-    return found.f_blocks * found.f_frsize
 
 
 #: Returns the free bytes.

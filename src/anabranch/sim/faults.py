@@ -99,6 +99,12 @@ class FaultMix(msgspec.Struct, frozen=True, kw_only=True):
     #: A disk is replaced by an old copy of itself; never drawn, only asked for, since little else
     #: may happen then.
     rollback: float = 0.0
+    #: A broker comes back with an empty disk; only where streams have copies.
+    lose_disk: float = 0.0
+    #: The same with an old copy of its disk; never drawn, only asked for, since it must be noticed.
+    roll_back_disk: float = 0.0
+    #: An edge misses ticks of another one, which is killed and comes back when all is healed.
+    bury: float = 0.0
     #: How long the network is in two parts, up to the end of all faults; never drawn, only asked
     #: for, since minutes are dear.
     divide_s: float = 0.0
@@ -122,6 +128,9 @@ KINDS: dict[str, float] = {
     "slow-client": 0.6,
     "reconfigure": 0.4,
     "rollback": 0.4,
+    "lose-disk": 0.4,
+    "roll-back-disk": 0.6,
+    "bury": 0.1,
     "divide": 120.0,
     "repeat": 0.1,
     "jitter": 0.05,
@@ -190,6 +199,8 @@ def draw_mix(rng: Random, more: Random, changing: Random, brokers: int) -> Fault
     )
 
 
+#: An origin with fewer confirmed ticks is not buried: nobody misses it.
+_STREAM_MIN = 10
 #: What may wait where queues are bounded.
 _LINK_BYTES_MAX = 2_000
 _CLIENT_BYTES_MAX = 600
@@ -207,6 +218,8 @@ class Faults:
         self._blocks: list[tuple[SimLink, int]] = []
         self._narrow: list[Queue] = []
         self.counts: dict[str, int] = {}
+        #: Edges that stay down, or are about to.
+        self._buried: set[str] = set()
         #: While a fault is going on, and a little longer.
         self.until_s = 0.0
 
@@ -229,6 +242,7 @@ class Faults:
             ("slow", self._mix.slow, self._slow),
             ("clog", self._mix.clog, self._clog),
             ("slow-client", self._mix.slow_client, self._slow_client),
+            ("bury", self._mix.bury, self._bury),
         ]
         for name, rate, strike in kinds:
             if rate > 0:
@@ -284,6 +298,36 @@ class Faults:
         self._world.after(lasts_s, self._world.start, name)
         return lasts_s + 0.5
 
+    def _bury(self, rng: Random) -> float:
+        """Cut off one edge for a while, so that it misses ticks, and meanwhile kill another until
+        everything is healed; most of them stay up."""
+        hosts = self._world.hosts
+        edges = [name for name in self._network.edges if hosts[name].broker is not None]
+        origins = [name for name in edges if len(hosts[name].disk.ever_synced) >= _STREAM_MIN]
+        if self._buried and 4 * len(self._buried) >= len(self._network.edges):
+            return 0.0
+        if not origins or len(edges) < 2:
+            return 0.0
+        origin = rng.choice(origins)
+        self._buried.add(origin)
+        others = [name for name in edges if name != origin]
+        reader = rng.choice([name for name in others if self._has_readers(name)] or others)
+        wires = [wire for wire in self._world.wires.values() if reader in wire.ends]
+        sides = [(wire, direction) for wire in wires for direction in (0, 1)]
+        # Until the links break: what waits on them would come later otherwise.
+        lasts_s = hosts[reader].config.options.dead_after_s + 0.3 + rng.random()
+        self._cut_off(sides, lasts_s)
+        self._world.after(lasts_s - 0.1, self._kill_for_long, origin)
+        return lasts_s + 0.3
+
+    def _has_readers(self, name: str) -> bool:
+        broker = self._world.hosts[name].broker
+        return broker is not None and broker.edge is not None and bool(broker.edge.filters())
+
+    def _kill_for_long(self, name: str) -> None:
+        if not self._healed:
+            self._world.kill(name)
+
     def _kill_site(self, rng: Random) -> float:
         sites = [site for site in self._network.sites if len(self._network.members(site)) > 1]
         if not sites:
@@ -306,12 +350,15 @@ class Faults:
     def _block(self, rng: Random, sides: list[tuple[SimLink, int]]) -> float:
         if not sides:
             return 0.0
+        lasts_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
+        self._cut_off(sides, lasts_s)
+        return lasts_s + 0.3
+
+    def _cut_off(self, sides: list[tuple[SimLink, int]], lasts_s: float) -> None:
         for wire, direction in sides:
             self._world.stop(wire, direction)
         self._blocks += sides
-        lasts_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
         self._world.after(lasts_s, self._unblock, sides)
-        return lasts_s + 0.3
 
     def _unblock(self, sides: list[tuple[SimLink, int]]) -> None:
         for side in sides:

@@ -24,6 +24,7 @@ import msgspec
 
 from anabranch.core import contract
 from anabranch.core.broker import BrokerConfig
+from anabranch.core.replication.placement import all_keepers
 from anabranch.model.network import Network
 from anabranch.sim import mesh_shapes
 from anabranch.sim.world import SimHost, SimLink, World
@@ -193,8 +194,10 @@ class Reconfiguration:
         world.hosts[name] = SimHost(self._config(next(iter(world.hosts.values())).config, name))
 
     def _config(self, before: BrokerConfig, name: str) -> BrokerConfig:
+        keepers = all_keepers(self.network, lambda _edge: before.options)
+        network, revision = self.network, self._revision
         return msgspec.structs.replace(
-            before, name=name, network=self.network, revision=self._revision
+            before, name=name, network=network, revision=revision, keepers=keepers
         )
 
     def _take(self, name: str, revision: int) -> None:

@@ -29,12 +29,16 @@ class Order(msgspec.Struct, frozen=True):
     faults: str = ANY
     #: Names of mutants that are on.
     mutants: tuple[str, ...] = ()
+    #: Whether streams have copies, and disks are lost.
+    copies: bool = False
 
     def command(self, seed: int) -> str:
         """What to type to have one of its seeds again."""
         words = ["anabranch sim", f"--routing {self.routing}", f"--seed {seed}"]
         if self.shape != "any":
             words.append(f"--shape {self.shape}")
+        if self.copies:
+            words.append("--copies")
         if self.brokers is not None:
             words.append(f"--brokers {self.brokers}")
         if self.faults != ANY:
@@ -57,6 +61,7 @@ def plan_of(order: Order, seed: int) -> Plan:
         shape=order.shape,
         brokers=order.brokers,
         faults=order.faults,
+        copies=order.copies,
     )
 
 

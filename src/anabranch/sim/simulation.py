@@ -7,7 +7,8 @@ subscriptions that it claims to cover (the S-Λ invariant).
 """
 
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -22,15 +23,20 @@ from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     BlankRecord,
     EventRecord,
+    LifeRecord,
     MarkRecord,
+    RowsRecord,
     decode_record,
 )
+from anabranch.core.replication.placement import all_keepers
 from anabranch.core.routing.registry import RouterMaker
 from anabranch.model.encoding import decode_envelope
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.sim.applications import Application, SimPublisher
+from anabranch.sim.copy_read_watch import CopyReadWatch
 from anabranch.sim.copy_watch import PathWatch
+from anabranch.sim.disk_losses import DiskLosses
 from anabranch.sim.faults import Division, Faults
 from anabranch.sim.interest_watch import InterestWatch
 from anabranch.sim.load_reports import BrokerLoadReports, LinkLoadReports
@@ -67,8 +73,10 @@ class Simulation:
         self.plan = plan
         self.rng = Random(plan.seed ^ 0x5EED)
         limits = Limits(pattern_matches_max=plan.matches_max)
+        parts = (plan.network, plan.routing, plan.options, limits)
+        keepers = all_keepers(plan.network, lambda _edge: plan.options)
         configs = [
-            BrokerConfig(name, plan.network, plan.routing, plan.options, limits, router=router)
+            BrokerConfig(name, *parts, router=router, keepers=keepers)
             for name in plan.network.brokers
         ]
         self.world = World(configs, self.rng, Weather())
@@ -76,6 +84,8 @@ class Simulation:
         self.world.on_forgetting = self._forgetting
         #: Stream → what is deleted.
         self._deleted: dict[str, int] = {}
+        #: Stream → what is deleted, or about to be.
+        self._gone: dict[str, int] = {}
         self._settled: float | None = None
         self._healed_s = 0.0
         # A tree needs all links, and any may be needed where the network becomes another one.
@@ -107,6 +117,11 @@ class Simulation:
         self.rollbacks = Rollbacks(
             self.world, plan.network, self.history, Random(plan.seed ^ 0x0B4C)
         )
+        self.copy_reads = CopyReadWatch(self.world, lambda stream: self._gone.get(stream, 0))
+        if plan.options.copies > 1:
+            self.copy_reads.next = self.world.watcher
+            self.world.watcher = self.copy_reads.step
+        self.disk_losses = DiskLosses(self.world, Random(plan.seed ^ 0xD15C))
         self._is_calm = False
 
     def run(self) -> SimVerdict:
@@ -127,6 +142,7 @@ class Simulation:
         self.faults.begin()
         self.reconfiguring.begin(plan.faults.reconfigure)
         self.rollbacks.begin(plan.faults.rollback)
+        self.disk_losses.begin(plan.faults.lose_disk, plan.faults.roll_back_disk)
         self._repeat(plan.churn, self._churn)
         self._repeat(plan.restless, self._unrest)
         self._repeat(plan.patterns * _MOVES_PER_S, self._move_patterns)
@@ -134,6 +150,7 @@ class Simulation:
         world.run_until(plan.fault_s)
         self.faults.heal()
         self.rollbacks.heal()
+        self.disk_losses.heal()
         self._is_calm = True
         for application in self.applications:
             if isinstance(application, SimSubscriber):
@@ -251,6 +268,7 @@ class Simulation:
 
     def _look(self) -> None:
         self._watch.look()
+        self._watch.anomalies += self.disk_losses.look()
         self.world.after(0.4, self._look)
 
     def _stream_joined(self, stream: str) -> None:
@@ -259,16 +277,19 @@ class Simulation:
     def _forgetting(self, stream: str, what: bytes | int) -> None:
         """A log has deleted up to a tick, or decided to."""
         now = self.world.now
+        tick = what if isinstance(what, int) else _beginnings.decode(what).deleted
+        self._gone[stream] = max(self._gone.get(stream, 0), tick)
         if isinstance(what, int):
             self._deleted[stream] = what
-            self.history.append(told.Forgotten(stream, what, "deleted", now))
+            # A log that is lost is fetched from a copy, which may not have deleted as much.
+            if not self.disk_losses.count and not self.disk_losses.set_back:
+                self.history.append(told.Forgotten(stream, what, "deleted", now))
             return
         options = self.plan.options
         ticks = self._head(stream) - self._deleted.get(stream, 0)
         is_over = ticks >= options.log_ticks_max or options.log_age_s_max is not None
         has_quota = options.held_back_max < _ROOMY_BYTES
         is_lossy = has_quota or (options.retention == "lossy" and is_over)
-        tick = _beginnings.decode(what).deleted
         why: Literal["lossy", "released"] = "lossy" if is_lossy else "released"
         self.history.append(told.Forgotten(stream, tick, why, now))
 
@@ -331,14 +352,19 @@ class Simulation:
         if self.paths is not None:
             self.paths.look_for_two_parents()
             self._watch.anomalies += self.paths.anomalies
+        # A start at a time may come as early as the first tick that is not confirmed yet, and while
+        # copies are away that is not confirmed for long.
+        has_times = self.plan.faults.clock_jump == 0 and self.plan.options.confirm == 1
         for edge in self.reconfiguring.streams:
-            disk, has_times = world.hosts[edge].disk, self.plan.faults.clock_jump == 0
+            disk = world.hosts[edge].disk
             self.history += _logged(edge, disk.ever_synced.items(), has_times)
         edges = self.reconfiguring.network.edges
         self.history.append(told.Finished(world.now, edges, self._settled))
         breaches = [Anomaly("protocol-error", "", "", 0, text) for text in world.count.breaches]
         found = [*self._watch.anomalies, *breaches, *self._repetitions(), *self._unfinished()]
         found += self._reused()
+        found += self.disk_losses.missing()
+        found += self.copy_reads.anomalies
         found += self._detections.judged(list(self.reconfiguring.streams))
         return [*found, *check(self.history)]
 
@@ -366,12 +392,27 @@ class Simulation:
             advertised=sum(a.advertised for a in self.applications if isinstance(a, SimPublisher)),
             splits=0 if self.paths is None else self.paths.splits,
             moves=0 if self.paths is None else self.paths.moves,
+            lost_disks=self.disk_losses.count,
+            fetches=world.count.fetches,
+            lives=sum(map(len, self._lives())),
+            set_changes=sum(map(_set_changes, self._lives())),
+            kept_reads=self.copy_reads.events_while_down,
         )
+
+    def _lives(self) -> Iterator[list[LifeRecord]]:
+        """The lives of each stream that were confirmed."""
+        for host in self.world.hosts.values():
+            records = (decode_record(data) for _, data in sorted(host.disk.ever_synced.items()))
+            yield [record for record in records if isinstance(record, LifeRecord)]
 
     def _fault_counts(self) -> dict[str, int]:
         counts = self.faults.counts | self.reconfiguring.counts
         if self.rollbacks.count:
             counts["rollback"] = self.rollbacks.count
+        if self.disk_losses.count:
+            counts["lose-disk"] = self.disk_losses.count
+        if self.disk_losses.set_back:
+            counts["roll-back-disk"] = self.disk_losses.set_back
         return counts
 
     def _reused(self) -> list[Anomaly]:
@@ -400,7 +441,7 @@ def _logged(
     found: list[told.Record] = []
     for tick, data in records:
         record = decode_record(data)
-        if isinstance(record, MarkRecord):
+        if isinstance(record, MarkRecord | LifeRecord | RowsRecord):
             continue
         if isinstance(record, BlankRecord) and record.id.publisher == LOST_PUBLISHER:
             continue
@@ -417,6 +458,11 @@ def _logged(
         time = record.time_ns / 1e9 - CLOCK_BEGIN_S if has_times else None
         found.append(told.Logged(stream, tick, *publisher, time, draft))
     return found
+
+
+def _set_changes(lives: Sequence[LifeRecord]) -> int:
+    """How many lives have other copies than the one before."""
+    return sum(set(a.copies.members) != set(b.copies.members) for a, b in pairwise(lives))
 
 
 def _where(error: Exception) -> str:

@@ -51,7 +51,8 @@ class _Listener:
 
     def _matters(self, broker: str, what: object) -> bool:
         if isinstance(what, contract.Append):
-            return broker == self._stream and what.tick == self._tick
+            is_own = not what.stream and broker == self._stream
+            return is_own and what.tick == self._tick
         if isinstance(what, contract.Send | contract.FrameReceived):
             return self._link_frame_matters(what.frame)
         if isinstance(what, contract.SendClient | contract.ClientFrameReceived):

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from anabranch.core.options import Options
+from anabranch.core.options import Options, Prefer
 from anabranch.core.routing.registry import RoutingName
 from anabranch.model.errors import LocalError
 from anabranch.model.limits import DEFAULT_LIMITS
@@ -34,12 +34,18 @@ _PACING = 0xB0B5
 _HOLDING = 0x41D5
 _COMPARING = 0xC0A9
 _MESHING = 0x3E54
+_COPYING = 0xC0B1
+_BURYING = 0xB0D1
 #: Chosen so that the seeds which tests know by heart keep their plans.
 _ORDERING = 0x4C381
 _FORGETTING = 0x5E02
 SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: Shapes that only a mesh can have, beside `large`, which both have.
 MESH_SHAPES: tuple[Shape, ...] = ("ring", "full", "random")
+
+
+#: How much longer there are faults if origins stay down: long enough to read from their keepers.
+_BURIED_S = 4.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +97,10 @@ def draw(
     shape: Shape = "any",
     brokers: int | None = None,
     faults: str = ANY,
+    copies: bool = False,
 ) -> Plan:
-    """The plan of a seed; `faults` as in `fault_mix`."""
+    """The plan of a seed; `faults` as in `asked_mix`. With `copies`, streams have copies, and disks
+    are lost."""
     rng, more, meshing = Random(seed), Random(seed ^ _MORE), Random(seed ^ _MESHING)
     network = _draw_network(rng, "any" if shape in MESH_SHAPES else shape, brokers)
     options = _draw_options(rng, seed)
@@ -109,6 +117,9 @@ def draw(
     sinks = sinking.choice((1, 1, 2)) if sinking.random() < 0.2 else 0
     asked = asked_mix(faults)
     chosen = drawn if asked is None else asked
+    if copies:
+        options, chosen = _draw_copies(Random(seed ^ _COPYING), size, options, chosen, asked)
+        options, chosen = _draw_reads(Random(seed ^ _BURYING), options, chosen, asked)
     options = _draw_staging(sinking, sinks, _draw_checkpoints(seed, _draw_retention(more, options)))
     options = _draw_slices(seed, options)
     detecting = Random(seed ^ _DETECTING)
@@ -120,6 +131,8 @@ def draw(
         options = _draw_held_back(Random(seed ^ _HOLDING), options)
     wandering, options = _draw_order(Random(seed ^ _ORDERING), options)
     absences, options = _draw_forgetting(Random(seed ^ _FORGETTING), options)
+    if copies and absences.rate:
+        options = _roomy(options)
     plan = Plan(
         seed=seed,
         routing=routing,
@@ -144,7 +157,40 @@ def draw(
     )
     if chosen.rollback:
         plan = _quiet(plan)
+    if chosen.bury:
+        plan = msgspec.structs.replace(plan, fault_s=plan.fault_s + _BURIED_S)
     return _stretched(plan, chosen.divide_s) if chosen.divide_s else plan
+
+
+def _draw_copies(
+    copying: Random, brokers: int, options: Options, faults: FaultMix, asked: FaultMix | None
+) -> tuple[Options, FaultMix]:
+    """Copies of streams, where there are brokers for them, and disks that are lost."""
+    copies, confirm = copying.choice(((2, 2), (3, 2), (3, 2), (3, 3), (2, 1), (4, 2)))
+    # A network that becomes another one may have two brokers left.
+    copies = min(copies, brokers, 2 if faults.reconfigure else copies)
+    confirm = min(copies, confirm)
+    lose_disk = copying.choice((0.0, 0.2, 0.5))
+    if confirm == 1 or faults.clock_jump:
+        # A broker that lost its disk has only its clock to tell that it is not older than before.
+        lose_disk = 0.0
+    if asked is None:
+        faults = msgspec.structs.replace(faults, lose_disk=lose_disk)
+    elif confirm == 1:
+        # What one disk has confirmed goes with it.
+        faults = msgspec.structs.replace(faults, lose_disk=0.0, roll_back_disk=0.0)
+    return msgspec.structs.replace(options, copies=copies, confirm=confirm), faults
+
+
+def _draw_reads(
+    burying: Random, options: Options, faults: FaultMix, asked: FaultMix | None
+) -> tuple[Options, FaultMix]:
+    """Whom edges ask first, and origins that stay away."""
+    bury = burying.choice((0.0, 0.3, 0.6))
+    if asked is None:
+        faults = msgspec.structs.replace(faults, bury=bury)
+    prefer: Prefer = burying.choice(("origin", "origin", "near"))
+    return msgspec.structs.replace(options, prefer=prefer), faults
 
 
 def _quiet(plan: Plan) -> Plan:
@@ -369,6 +415,13 @@ def _draw_forgetting(forgetting: Random, options: Options) -> tuple[Absences, Op
 
 #: A log with fewer ticks may be full.
 _SMALL_LOG = 1_000
+_ROOMY_LOG = 1_000_000
+
+
+def _roomy(options: Options) -> Options:
+    """A log that is not full of rows: a publisher that is soon forgotten is soon noted again, and
+    where streams have copies each note is a tick."""
+    return msgspec.structs.replace(options, log_ticks_max=max(options.log_ticks_max, _ROOMY_LOG))
 
 
 def _draw_retention(more: Random, options: Options) -> Options:

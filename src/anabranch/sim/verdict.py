@@ -40,6 +40,14 @@ class SimVerdict(msgspec.Struct, frozen=True):
     moves: int = 0
     #: How often a publisher came back when its origin had forgotten it.
     forgotten: int = 0
+    #: Of streams with copies: disks that were lost, streams that were fetched, lives that were
+    #: confirmed, and those of them that changed the set of copies.
+    lost_disks: int = 0
+    fetches: int = 0
+    lives: int = 0
+    set_changes: int = 0
+    #: Events that keepers sent to edges while the origin was down.
+    kept_reads: int = 0
 
 
 _KINDS = {kind: number for number, kind in enumerate(get_args(AnyRecord))}

@@ -27,7 +27,7 @@ from anabranch.core.links import SILENT
 from anabranch.core.origin.ledger import KEY, TABLE
 from anabranch.model.client_frames import AnyClientFrame
 from anabranch.model.frames import Hello, LinkFrame
-from anabranch.sim.disk import Disk
+from anabranch.sim.disk import Disk, Mark
 from anabranch.sim.verdict import Digest
 from anabranch.wire.codec import decode_client, decode_link, encode_client, encode_link
 
@@ -67,6 +67,9 @@ class WorldCounters:
         self.frames = 0
         self.frame_bytes = 0
         self.kills = 0
+        #: How often brokers restarted themselves, and because they had fetched their streams.
+        self.restarts = 0
+        self.fetches = 0
         self.cuts = 0
         self.lost_frames = 0
         self.repeats = 0
@@ -210,6 +213,8 @@ _OVERFULL = 8
 Watcher = Callable[[str, contract.Stimulus, contract.Effects], None]
 #: How long one slice of a broker's work takes.
 SLICE_S = 5e-5
+#: How long a broker that restarts itself is away.
+RESTART_S = 0.1
 
 
 class World:
@@ -264,6 +269,7 @@ class World:
         host.life += 1
         host.clock_s = 0.0
         host.broker_offset_s = host.machine_offset_s
+        host.disk.is_replicated = host.config.options.copies > 1
         host.broker = Broker(host.config, host.disk.recover(), self._clock(host))
         host.wake_at = NEVER
         self.stimulate(name, contract.Started())
@@ -272,10 +278,23 @@ class World:
 
     def kill(self, name: str) -> None:
         """End a broker at this very moment."""
+        if self.hosts[name].broker is not None:
+            self.count.kills += 1
+            self._end(name)
+
+    def _restart(self, name: str, life: int) -> None:
+        """End a broker that wants it, and start it again after a while."""
+        if self.hosts[name].life == life:
+            self.count.restarts += 1
+            self._end(name)
+            self.after(RESTART_S, self._start_again, name, self.hosts[name].life)
+
+    def _start_again(self, name: str, life: int) -> None:
+        if self.hosts[name].life == life:
+            self.start(name)
+
+    def _end(self, name: str) -> None:
         host = self.hosts[name]
-        if host.broker is None:
-            return
-        self.count.kills += 1
         host.broker = None
         host.life += 1
         self.count.torn_bytes += host.disk.crash(self.rng)
@@ -307,6 +326,9 @@ class World:
             self._watch(self.watcher, name, broker, effects)
         processed = broker.processed
         self._perform(host, effects)
+        writer = broker.replication.writer
+        if writer is not None:
+            host.disk.confirmed(writer.confirmed)
         for each, _ in processed:
             if isinstance(each, contract.LinkFull):
                 self._note_link_full(name, each)
@@ -382,7 +404,7 @@ class World:
                 data = encode_client(effect.frame)
                 client_frames.setdefault(effect.session, []).append(data)
             elif isinstance(effect, contract.Append):
-                host.disk.append(effect.tick, effect.record)
+                host.disk.append(effect.tick, effect.record, effect.stream)
             elif isinstance(effect, contract.Put):
                 host.disk.put(effect.table, effect.key, effect.value)
                 if effect.table == TABLE and effect.key == KEY and effect.value is not None:
@@ -401,12 +423,28 @@ class World:
             delay = self.weather.sync_s * (0.5 + self.rng.random())
             self.after(delay, self._synced, name, host.life, host.disk.mark(), effect.number)
         elif isinstance(effect, contract.Read):
-            records = host.disk.read(effect.first, effect.last, effect.bytes_max)
-            answer = contract.LogRead(effect.request, effect.first, records)
+            records = host.disk.read(effect.first, effect.last, effect.bytes_max, effect.stream)
+            answer = contract.LogRead(effect.request, effect.first, records, effect.stream)
             self.after(0.001, self._if_alive, name, host.life, answer)
         elif isinstance(effect, contract.DeleteThrough):
-            host.disk.forget(effect.tick)
-            self.on_forgetting(name, effect.tick)
+            host.disk.forget(effect.tick, effect.stream)
+            if not effect.stream:
+                self.on_forgetting(name, effect.tick)
+        elif isinstance(effect, contract.OpenCopy):
+            host.disk.open_copy(effect.stream, effect.first_tick)
+        elif isinstance(effect, contract.DropCopy):
+            host.disk.drop_copy(effect.stream)
+        elif isinstance(effect, contract.CutCopy):
+            host.disk.cut_copy(effect.stream, effect.last_tick)
+        elif isinstance(effect, contract.ReadRows):
+            found = host.disk.read_rows(effect.table, effect.prefix, effect.after, effect.bytes_max)
+            self.after(
+                0.001, self._if_alive, name, host.life, contract.RowsRead(effect.request, *found)
+            )
+        elif isinstance(effect, contract.Restart):
+            writer = None if host.broker is None else host.broker.replication.writer
+            self.count.fetches += writer is not None and writer.state == "fetching"
+            self.after(0.0, self._restart, name, host.life)
         elif isinstance(effect, contract.CutLink):
             if not effect.reason.startswith(SILENT):
                 self.count.breaches.append(f"{name} cut {effect.peer}: {effect.reason}")
@@ -417,10 +455,12 @@ class World:
             if connection is not None:
                 self.after(0.0, self.hang_up, connection)
 
-    def _synced(self, name: str, life: int, mark: tuple[int, int, int, int], number: int) -> None:
+    def _synced(self, name: str, life: int, mark: Mark, number: int) -> None:
         host = self.hosts[name]
         if host.life == life:
             host.disk.sync(mark)
+            for stream, last_tick in host.disk.refusals():
+                self.stimulate(name, contract.CopyFull(stream, last_tick))
             self.stimulate(name, contract.Synced(number))
 
     def _if_alive(self, name: str, life: int, stimulus: contract.Stimulus) -> None:

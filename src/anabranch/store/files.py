@@ -25,6 +25,7 @@ State directory:
 
 import errno
 import os
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Protocol
@@ -82,6 +83,25 @@ class DiskFile:
         os.close(self._descriptor)
 
 
+def link_or_copy(old: Path, new: Path) -> None:
+    """Give a synced file a second name; copy it if the file system has no such thing. The name is
+    on disk after a sync of its directory.
+    """
+    try:
+        os.link(old, new)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if is_no_room(error):
+            raise
+        shutil.copyfile(old, new)
+        copied = os.open(new, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fdatasync(copied)
+        finally:
+            os.close(copied)
+
+
 class OpenFile(Protocol):
     """Opens files of the log. Tests replace it."""
 
@@ -93,8 +113,24 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
+def free_bytes(path: Path) -> int:
+    """Free bytes on the file system of a path, available to this user."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
+def disk_bytes(path: Path) -> int:
+    """Size of the file system of a path; 0 if unknown."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return 0
+    return found.f_blocks * found.f_frsize
+
+
 DIRECTORY_FORMAT = 1
 LOG = "log"
+COPIES = "copies"
 CATALOG = "catalog.sqlite"
 _IDENTITY = "identity.toml"
 

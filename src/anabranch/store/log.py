@@ -14,22 +14,31 @@ Writing:
    one, the old one continues.
 4. Records are deleted by whole segments, the oldest first, and never the last one: it has the
    newest tick.
-5. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
+5. A log may begin with any tick. The file of a copy (`copies`) is open only while it is written, so
+   that there can be many, and its first segment is created only if there is space.
+6. Zeros are written ahead into reserved space, with a sync that is due anyway. Syncing a write over
    written blocks takes about half the time of a write into blocks that are only reserved: the file
    system has no metadata to update.
+7. Records are never cut off in place, where seals and readers know of them. `write_beginning` makes
+   another log with the same beginning: full segments are the same files under other names, the last
+   one is written again, with another salt.
+8. `reset` replaces a log by an empty one. Its segment may have the name of one of the old ones, so
+   their pieces are marked first (`Piece.is_gone`).
 
 Reading. A *piece* describes one segment for readers. The pieces of a log are in tick order, without
 gaps. Only the writer changes a piece; any thread reads it.
 
-6. Reading starts at the point of the sparse index before the requested record, and checks the CRC
+9. Reading starts at the point of the sparse index before the requested record, and checks the CRC
    of every entry on the way.
-7. It never goes beyond the end of a piece, which moves only after more was written.
-8. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are the
-   oldest, so nothing is skipped.
-9. An unreadable entry is corrupt: it was readable when the log was opened.
+10. It never goes beyond the end of a piece, which moves only after more was written.
+11. A segment that no longer exists was deleted, and reading ends before it. The deleted ones are
+   the oldest, or all, so nothing is skipped.
+12. An unreadable entry is corrupt, unless its segment is gone: it was readable when the log was
+   opened.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import threading
@@ -44,7 +53,7 @@ from anabranch.core.origin.log_tail import decode_record
 from anabranch.model.durable_files import read_pieces, sync_directory, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.store.catalog import LogFacts
-from anabranch.store.files import DiskFile, OpenFile, is_no_room
+from anabranch.store.files import DiskFile, OpenFile, is_no_room, link_or_copy
 from anabranch.store.segment import (
     ENTRY_OVERHEAD_BYTES,
     HEADER_BYTES,
@@ -73,7 +82,7 @@ _CHUNK_BYTES = 262_144
 class Piece:
     """A segment, as readers see it."""
 
-    __slots__ = ("end_offset", "first_tick", "last_tick", "path", "points", "salt")
+    __slots__ = ("end_offset", "first_tick", "is_gone", "last_tick", "path", "points", "salt")
 
     def __init__(self, path: Path, first_tick: int, salt: int, points: Sequence[Point]) -> None:
         self.path = path
@@ -85,6 +94,15 @@ class Piece:
         self.last_tick = first_tick - 1
         #: Entries up to this offset are readable.
         self.end_offset = 0
+        #: Whether the segment was deleted, and another one may have its name. Set before that.
+        self.is_gone = False
+
+    @property
+    def index(self) -> SparseIndex:
+        """What is known of a full segment, except for times and CRC."""
+        return SparseIndex(
+            self.first_tick, self.last_tick, 0, 0, self.salt, self.end_offset, 0, self.points
+        )
 
 
 def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
@@ -101,6 +119,8 @@ def records_from(piece: Piece, start: Point) -> Iterator[tuple[int, bytes]]:
                     yield at_tick, body
                 good_bytes = end
             if not good_bytes:
+                if piece.is_gone:
+                    return
                 reason = "its record was changed after it was written"
                 raise CorruptError(reason, path=str(piece.path), offset=offset, tick=tick)
             offset += good_bytes
@@ -182,6 +202,14 @@ class Opened(msgspec.Struct, frozen=True):
     notes: list[str]
 
 
+def delete_log(directory: Path) -> None:
+    """Delete all segments and indexes; a crash may leave some of them."""
+    for suffix in (SEGMENT_SUFFIX, INDEX_SUFFIX):
+        for path in directory.glob(f"*{suffix}"):
+            path.unlink()
+    sync_directory(directory)
+
+
 def segment_path(directory: Path, first_tick: int) -> Path:
     return directory / f"{first_tick:020}{SEGMENT_SUFFIX}"
 
@@ -213,7 +241,7 @@ class Examination:
        applies to a full segment that is shorter than its index says.
     3. The last segment ends with its last whole entry; a torn write after it is truncated, with a
        note. Its header may be torn only if the catalog does not record yet that it was begun.
-    4. Everything that the catalog records as synced is present.
+    4. Everything that the catalog records as synced is present, and the oldest tick, if recorded.
     5. No file is changed until all of this is verified.
     """
 
@@ -263,6 +291,7 @@ class Examination:
                 offset=0,
                 tick=facts.begun_tick,
             )
+        check_first(paths, facts)
 
     # -- full segments --------------------------------------------------------------------------
 
@@ -328,6 +357,13 @@ class Examination:
         return found, data
 
 
+def check_first(paths: list[tuple[int, Path]], facts: LogFacts) -> None:
+    """Raise `CorruptError` if the oldest tick that was kept is missing."""
+    if paths and 0 < facts.kept_tick < paths[0][0]:
+        reason = f"the log begins with it, though tick {facts.kept_tick} was not deleted"
+        raise CorruptError(reason, path=str(paths[0][1]), offset=0, tick=facts.kept_tick)
+
+
 def check_header(path: Path, found: Scan, facts: LogFacts) -> None:
     """Raise `CorruptError` if the header of a segment that the catalog records is missing (rule
     3).
@@ -375,7 +411,14 @@ class SegmentedLog:
         options: LogOptions = LogOptions(),  # noqa: B008 - frozen
         time_of: TimeOf = record_time_ns,
         open_file: OpenFile = DiskFile,
+        first_tick: int = 1,
+        is_copy: bool = False,
+        opened: Opened | None = None,
     ) -> None:
+        """`first_tick`: if there is no segment, it begins with this tick. If there is no space for
+        the first segment of a copy, the constructor raises `OSError` and leaves no file. `opened`:
+        what is on disk, if it was just written.
+        """
         self._directory = directory
         self._owner = owner
         self._options = options
@@ -386,16 +429,22 @@ class SegmentedLog:
         #: The records found in the last segment, until `take_recent`.
         self._recent: list[bytes] = []
         self.is_full = False
+        self._is_copy = is_copy
+        #: Whether the file is closed (rule 5).
+        self.is_resting = False
         examination = Examination(
             directory, owner=owner, stride_bytes=options.stride_bytes, time_of=time_of
         )
-        opened = examination.result(facts)
+        if opened is None:
+            opened = examination.result(facts)
         self.notes = opened.notes
-        self._take_over(opened, examination)
+        self._take_over(opened, examination, facts, first_tick)
 
     # -- opening --------------------------------------------------------------------------------
 
-    def _take_over(self, opened: Opened, examination: Examination) -> None:
+    def _take_over(
+        self, opened: Opened, examination: Examination, facts: LogFacts, first_tick: int
+    ) -> None:
         for path in opened.stray:
             path.unlink()
         for path, index in opened.renewed:
@@ -407,20 +456,29 @@ class SegmentedLog:
             piece.last_tick, piece.end_offset = index.last_tick, index.length
             self._pieces.append(piece)
         if opened.last is None or opened.last_path is None:
-            self._begin(self._open_file(segment_path(self._directory, 1), fresh=True), 1, 0)
+            self._begin_first(first_tick)
         elif opened.last.end_offset == 0:
             file = self._open_file(opened.last_path)
             file.cut(0)
             self._begin(file, opened.last.first_tick, 0)
         else:
-            self._continue(opened, examination)
+            self._continue(opened, examination, facts)
 
-    def _continue(self, opened: Opened, examination: Examination) -> None:
+    def _begin_first(self, first_tick: int) -> None:
+        path = segment_path(self._directory, first_tick)
+        file = self._open_file(path, fresh=True)
+        reserved = self._options.reserve_bytes if self._is_copy else 0
+        if reserved and not file.reserve(0, reserved):
+            file.close()
+            path.unlink()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        self._begin(file, first_tick, reserved)
+
+    def _continue(self, opened: Opened, examination: Examination, facts: LogFacts) -> None:
         """Continue the last segment (W3)."""
         found, path = opened.last, opened.last_path
         assert found is not None
         assert path is not None
-        self._file = self._open_file(path)
         self._builder = examination.builder_of(found)
         self._piece = piece = Piece(path, found.first_tick, found.salt, self._builder.points)
         piece.last_tick, piece.end_offset = found.last_tick, found.end_offset
@@ -429,9 +487,16 @@ class SegmentedLog:
         self._recent = found.records
         self._reserved = piece.end_offset
         self._blank_end = self._synced_end = 0
+        is_sealed = found.sealed_tick >= found.last_tick
+        if self._is_copy and is_sealed and found.state == "whole":
+            # There is nothing to truncate but reserved space, and nothing to sync.
+            self.is_resting = facts.synced_tick >= found.last_tick
+        if self.is_resting:
+            return
+        self._file = self._open_file(path)
         self._file.cut(piece.end_offset)
         self._file.sync()
-        if found.sealed_tick < found.last_tick:
+        if not is_sealed:
             self._seal()
 
     def _begin(self, file: DiskFile, first_tick: int, reserved: int) -> None:
@@ -476,6 +541,25 @@ class SegmentedLog:
         """Return first tick and records of the last segment as opened; only once."""
         recent, self._recent = self._recent, []
         return self.last_tick + 1 - len(recent), recent
+
+    # -- the file of a copy ---------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Open the file, to write."""
+        if self.is_resting:
+            self._file = self._open_file(self._piece.path)
+            self.is_resting = False
+
+    def rest(self) -> None:
+        """Close the file; everything but a seal is synced."""
+        if not self.is_resting:
+            self.is_resting = True
+            self._file.close()
+
+    @property
+    def reserve_left(self) -> int:
+        """The bytes that can be written into the reserve."""
+        return self._reserved - self._piece.end_offset
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -527,7 +611,7 @@ class SegmentedLog:
         self._seal()
 
     def _blank_ahead(self) -> None:
-        """Write zeros ahead (rule 5). Large writes skip it: they gain little, and zeros cost as
+        """Write zeros ahead (rule 6). Large writes skip it: they gain little, and zeros cost as
         much.
         """
         end, ahead = self._piece.end_offset, self._options.blank_bytes // 2
@@ -552,7 +636,13 @@ class SegmentedLog:
             return False
         self._file.sync()
         path = segment_path(self._directory, piece.last_tick + 1)
-        file = self._open_file(path, fresh=True)
+        try:
+            file = self._open_file(path, fresh=True)
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            self.is_full = True
+            return False
         reserved = self._options.reserve_bytes
         if not file.reserve(0, reserved):
             file.close()
@@ -585,6 +675,11 @@ class SegmentedLog:
             if not is_no_room(error):
                 raise
 
+    def kept_after(self, tick: int) -> int:
+        """Return the first tick that `forget` leaves."""
+        later = (piece.first_tick for piece in self._pieces if piece.last_tick > tick)
+        return next(later, self._piece.first_tick)
+
     def forget(self, tick: int) -> None:
         """Delete the segments without ticks after this one."""
         deleted = []
@@ -597,13 +692,75 @@ class SegmentedLog:
             # One by one: a crash must not leave a gap.
             sync_directory(self._directory)
 
+    def reset(self, first_tick: int) -> None:
+        """Delete everything, and begin an empty log with this tick (rule 8)."""
+        self.rest()
+        for piece in self._pieces:
+            piece.is_gone = True
+        delete_log(self._directory)
+        self._recent, self.is_full = [], False
+        self._begin_first(first_tick)
+        self.is_resting = False
+        with self._table:
+            self._pieces = [self._piece]
+
+    def write_beginning(self, directory: Path, first_tick: int, last_tick: int) -> Opened:
+        """Write the records of this log up to a tick into another directory (rule 7), where it
+        begins with the segment of `first_tick`; return what is there. Everything is synced then.
+        """
+        assert first_tick <= last_tick < self.last_tick
+        kept = [piece for piece in self._pieces if piece.last_tick >= first_tick]
+        full = [piece for piece in kept if piece.last_tick <= last_tick]
+        cut = kept[len(full)]
+        linked = []
+        for piece in full:
+            path = directory / piece.path.name
+            for old in (piece.path, index_path(piece.path)):
+                with contextlib.suppress(FileNotFoundError):
+                    link_or_copy(old, directory / old.name)
+            linked.append((path, piece.index))
+        begin, bodies = cut.first_tick, []
+        if begin <= last_tick:
+            for tick, body in records_from(cut, cut.points[0]):
+                if tick > last_tick:
+                    break
+                bodies.append(body)
+            assert len(bodies) == last_tick + 1 - begin, "a record is missing"
+        salt = secrets.randbits(32)
+        entries = encode_entries(begin, bodies, salt)
+        header = segment_header(begin, salt, self._owner)
+        data = b"".join((header, *entries, encode_seal(last_tick, salt) if bodies else b""))
+        path = segment_path(directory, begin)
+        file = self._open_file(path, fresh=True)
+        try:
+            file.write(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        sync_directory(directory)
+        found = scan(data, begin, owner=self._owner, path=str(path))
+        return Opened(linked, [], path, found, 0, crc32(data), [], [])
+
     def abandon(self) -> None:
         """Close the file as it is, after an error."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        if not self.is_resting:
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def close(self) -> None:
         """Release the reserved space and close the file."""
+        if self._is_copy:
+            self._close_copy()
+            return
         self._file.cut(self._piece.end_offset)
         self._file.sync()
-        self._file.close()
+        self.rest()
+
+    def _close_copy(self) -> None:
+        """Do not wait for the disk: everything but a seal is synced, which the catalog records, and
+        a truncation that is lost leaves reserved space.
+        """
+        if self.reserve_left:
+            self.wake()
+            self._file.cut(self._piece.end_offset)
+        self.rest()

@@ -20,6 +20,8 @@ Rules:
 7. A missing or wrong index is a *finding*, not corruption: the next start rebuilds it. So is an
    interrupted write at the end, which the next start truncates.
 8. The log of a running broker can be verified; see `log_view`.
+9. Copies of other streams are verified too, but not repaired: the broker sets a damaged one aside,
+   and can get it again from others.
 
 **Renewal** continues a log that is an old copy; see `HeldForRenewal`.
 
@@ -42,12 +44,13 @@ from anabranch.core.origin.renewal import SPARE_TICKS, LogRenewal
 from anabranch.model.durable_files import sync_directory, take_lock, write_whole
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
-from anabranch.store.catalog import Catalog, LogFacts, PutRow
-from anabranch.store.files import CATALOG, LOG, read_identity
+from anabranch.store.catalog import Catalog, CopyFacts, LogFacts, PutRow
+from anabranch.store.files import CATALOG, COPIES, LOG, read_identity
 from anabranch.store.log import (
     Examination,
     LogOptions,
     SegmentedLog,
+    check_first,
     check_header,
     index_path,
     read_records,
@@ -57,7 +60,13 @@ from anabranch.store.log import (
     segment_paths,
     stored_index,
 )
-from anabranch.store.log_view import LogPlace, read_facts, scan_steadily
+from anabranch.store.log_view import (
+    LogPlace,
+    copy_place,
+    read_copies,
+    read_facts,
+    scan_steadily,
+)
 from anabranch.store.segment import (
     CorruptError,
     Scan,
@@ -217,6 +226,11 @@ class Repair:
 def state_directory_of(path: Path) -> Path:
     """Return the state directory that contains this path, or is it."""
     for candidate in (path, path.parent, path.parent.parent):
+        if candidate.name == COPIES and (candidate.parent / CATALOG).exists():
+            raise LocalError(
+                f"{path} is part of a copy of another broker's stream, which is not repaired: start"
+                " the broker, which sets a damaged copy aside and gets the stream again"
+            )
         if (candidate / CATALOG).exists():
             return candidate
     raise LocalError(f"{path} is not in a state directory; give a segment named in an error")
@@ -251,9 +265,39 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 def verify(
     place: LogPlace, time_of: TimeOf, progress: Callable[[int], None] = lambda _bytes: None
 ) -> Verified:
-    """Verify everything; raise `CorruptError` at the first damage."""
-    facts = read_facts(place)
+    """Verify everything in a log; raise `CorruptError` at the first damage."""
+    return _verify(place, read_facts(place), time_of, progress)
+
+
+def verify_copy(
+    place: LogPlace,
+    stream: str,
+    time_of: TimeOf,
+    progress: Callable[[int], None] = lambda _bytes: None,
+) -> Verified | None:
+    """Verify the copy of a stream; None if there is none, or only a lost one.
+
+    A running broker may delete it, or parts of it, at the same time. Damage is damage if the
+    catalog still says the same afterwards.
+    """
+    known: CopyFacts | None = None
+    while True:
+        facts = next((each for each in read_copies(place) if each.stream == stream), None)
+        if facts is None or facts.is_lost:
+            return None
+        try:
+            return _verify(copy_place(place, facts), facts.log_facts, time_of, progress)
+        except CorruptError:
+            if facts == known:
+                raise
+            known = facts
+
+
+def _verify(
+    place: LogPlace, facts: LogFacts, time_of: TimeOf, progress: Callable[[int], None]
+) -> Verified:
     paths = segment_paths(place.directory)
+    check_first(paths, facts)
     if not paths or paths[-1][0] < facts.begun_tick:
         _raise_if_missing(place, facts)
     findings: list[str] = []
@@ -280,8 +324,8 @@ def verify(
         segments=len(paths),
         records=records,
         bytes=size,
-        first_tick=paths[0][0] if paths else 1,
-        last_tick=last_tick,
+        first_tick=paths[0][0] if paths else facts.kept_tick or 1,
+        last_tick=last_tick if paths else (facts.kept_tick or 1) - 1,
         findings=findings,
     )
 

@@ -9,6 +9,8 @@ ones meanwhile. Rules:
 3. A segment that disappeared was deleted, with all before it.
 4. The part of a corrupt segment before the damage is valid, and is shown before the error.
 
+5. A copy of another stream is read like a log, with the facts in its row of the catalog.
+
 A log is given as a state directory, or as a plain directory of segments: a copy elsewhere, whose
 owner and catalog are unknown.
 
@@ -26,8 +28,15 @@ import msgspec
 
 from anabranch.core.catalog_recovery import SetAsideRow, decode_aside
 from anabranch.model.errors import LocalError
-from anabranch.store.catalog import LogFacts
-from anabranch.store.files import CATALOG, LOG, read_identity
+from anabranch.store.catalog import (
+    COPY_QUERY,
+    COPY_TABLE_QUERY,
+    CopyFacts,
+    LogFacts,
+    copy_facts,
+)
+from anabranch.store.copies import directory_name
+from anabranch.store.files import CATALOG, COPIES, LOG, read_identity
 from anabranch.store.log import SEGMENT_SUFFIX, Piece, segment_paths, stored_index
 from anabranch.store.segment import (
     CorruptError,
@@ -74,6 +83,19 @@ class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
     full: bool
 
 
+class CopyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of another stream, as shown to the user."""
+
+    stream: str
+    first_tick: int
+    #: The last tick that the catalog knows; a running broker may have more.
+    last_tick: int
+    bytes: int
+    directory: str
+    #: Whether it was damaged and set aside.
+    is_lost: bool
+
+
 def locate(path: Path) -> LogPlace:
     """Return the log in this directory."""
     if not path.is_dir():
@@ -91,6 +113,40 @@ def read_facts(place: LogPlace) -> LogFacts:
     """Return the catalog's facts about the log. Call this before reading the log."""
     rows = _select(place, "SELECT synced, begun FROM log")
     return LogFacts(*rows[0]) if rows else LogFacts()
+
+
+def read_copies(place: LogPlace) -> list[CopyFacts]:
+    """Return the copies of other streams in a state directory, by stream. A damaged row is left
+    out; the next start reports it.
+    """
+    if not _select(place, COPY_TABLE_QUERY):
+        return []
+    found = [copy_facts(row) for row in _select(place, COPY_QUERY)]
+    return sorted((facts for facts in found if facts is not None), key=lambda facts: facts.stream)
+
+
+def copy_place(place: LogPlace, facts: CopyFacts) -> LogPlace:
+    """Return the location of a copy in the state directory of a log."""
+    assert place.state_directory is not None
+    directory = place.state_directory / COPIES / directory_name(facts.stream, facts.number)
+    return LogPlace(directory, place.state_directory, place.network, facts.stream)
+
+
+def copy_view(place: LogPlace, facts: CopyFacts) -> CopyView:
+    directory = copy_place(place, facts).directory
+    sizes = []
+    for path in directory.glob(f"*{SEGMENT_SUFFIX}"):
+        # A running broker may delete it.
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(path.stat().st_size)
+    return CopyView(
+        stream=facts.stream,
+        first_tick=facts.first_tick,
+        last_tick=facts.synced_tick,
+        bytes=sum(sizes),
+        directory=str(directory),
+        is_lost=facts.is_lost,
+    )
 
 
 def read_aside(place: LogPlace) -> list[SetAsideRow]:

@@ -296,3 +296,73 @@ def test_aside_lists_records_that_were_set_aside(state: Path) -> None:
     text = "2026-01-31T12:00:00Z  patterns 'rise', 3 bytes: it is none\n"
     assert run("aside", state).stdout == text * 2
     assert lines("aside", state)[0]["value"] == "YWJj"
+
+
+# -- copies of other streams
+
+
+@pytest.fixture
+def with_copies(state: Path) -> Path:
+    """A state directory with a copy of `x` from tick 3 on, and an empty one of `y`."""
+    store = Store.open(state, network="net", broker="b", options=OPTIONS, listener=Ears())
+    store.open_copy("x", 3)
+    store.open_copy("y", 8)
+    for tick in range(3, 8):
+        store.append(tick, record(tick), "x")
+    store.close()
+    return state
+
+
+def segment_of_copy(state: Path) -> Path:
+    return state / "copies" / "x.1" / "00000000000000000003.segment"
+
+
+def test_copies_lists_the_copies_of_other_streams(state: Path, with_copies: Path) -> None:
+    found = lines("copies", with_copies)
+    assert [(copy["stream"], copy["first_tick"], copy["last_tick"]) for copy in found] == [
+        ("x", 3, 7),
+        ("y", 8, 7),
+    ]
+    assert ticks(str(found[0]["directory"])) == [4, 6, 7]
+    assert "x.1" in run("copies", with_copies).stdout
+    assert lines("ls", with_copies) == lines("ls", state / "log")
+
+
+def test_copies_says_that_there_are_none(state: Path) -> None:
+    assert run("copies", state).stdout == "there are no copies\n"
+    assert lines("copies", state) == []
+
+
+def test_verify_tells_which_copies_are_good(with_copies: Path) -> None:
+    result = run("verify", with_copies)
+    assert result.exit_code == 0
+    own, x, y = result.stdout.splitlines()
+    assert own.startswith("good: ")
+    assert "copy" not in own
+    assert x.startswith("good: copy of stream 'x', 1 segment, 5 records, ticks 3–7, ")
+    assert y == "good: copy of stream 'y', 0 segments, 0 records, no ticks, 0 bytes"
+    assert [each.get("stream") for each in lines("verify", with_copies)] == [None, "x", "y"]
+
+
+def test_verify_tells_a_damaged_copy_and_the_next_start_sets_it_aside(with_copies: Path) -> None:
+    data = bytearray(segment_of_copy(with_copies).read_bytes())
+    data[80] ^= 1
+    segment_of_copy(with_copies).write_bytes(data)
+    result = run("verify", with_copies)
+    assert result.exit_code == 1
+    assert result.stdout.count("good: ") == 2
+    assert "the copy of stream 'x' is corrupt: " in result.stderr
+    assert "tick 4" in result.stderr
+    document = msgspec.json.decode(run("verify", with_copies, "--json").stdout.splitlines()[1])
+    assert (document["stream"], document["tick"]) == ("x", 4)
+    Store.open(with_copies, network="net", broker="b", options=OPTIONS, listener=Ears()).close()
+    result = run("verify", with_copies)
+    assert result.exit_code == 0
+    assert "the copy of stream 'x' was damaged" in result.stdout
+    assert "lost" in run("copies", with_copies).stdout
+
+
+def test_a_copy_is_not_repaired(with_copies: Path) -> None:
+    segment = segment_of_copy(with_copies)
+    for path in (segment, segment.parent, segment.parent.parent):
+        assert "is not repaired" in error_of(run("repair", path, "--yes"))

@@ -401,3 +401,70 @@ def test_certificates_say_which_package_is_missing(
     done = runner.invoke(app, ["network", "certificates", path])
     assert done.exit_code == 2
     assert "pip install 'anabranch[certificates]'" in done.stderr
+
+
+REPLICATED = """[tree]
+hub = ["a", "b", "c"]
+[brokers.hub]
+[brokers.a]
+[brokers.b]
+[brokers.c]
+copies = 1
+[replication]
+copies = 3
+"""
+
+
+def test_check_shows_copies_and_keepers(tmp_path: Path) -> None:
+    path = written(tmp_path, REPLICATED)
+    done = runner.invoke(app, ["network", "check", path])
+    assert done.exit_code == 0
+    assert (
+        "streams of hub a b: 3 copies, 2 to confirm an event\n"
+        "  confirmed events survive 1 lost disk; publishing waits while 2 keepers are away\n"
+        "streams of c: 1 copy, 1 to confirm an event\n"
+        "  a lost disk can lose confirmed events; publishing waits for no keeper\n"
+    ) in done.stdout
+    stream = load(Path(path)).stream("a")
+    assert stream.keepers[0] == "hub"
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    cells = {row[0].strip(): [cell.strip() for cell in row[-2:]] for row in rows}
+    assert cells["a"][0] == " ".join(stream.keepers)
+    assert cells["c"][0] == "–"
+    assert cells["hub"][1] == "2"
+
+
+def test_check_shows_no_keepers_without_copies(tmp_path: Path) -> None:
+    done = runner.invoke(app, ["network", "check", written(tmp_path, '[tree]\na = ["b"]\n')])
+    assert "keepers" not in done.stdout
+    assert "streams" not in done.stdout
+
+
+def test_check_prints_streams_as_json(tmp_path: Path) -> None:
+    path = written(tmp_path, REPLICATED + "[options]\nkeep_s = 1\n")
+    done = runner.invoke(app, ["network", "check", "--json", path])
+    brokers = json.loads(done.stdout)["brokers"]
+    keepers = list(load(Path(path)).stream("a").keepers)
+    assert brokers["a"]["stream"] == {"copies": 3, "confirm": 2, "keepers": keepers}
+    assert brokers["c"]["stream"] == {"copies": 1, "confirm": 1, "keepers": []}
+    assert all("a" in brokers[keeper]["keeps"] for keeper in keepers)
+    assert "c" not in [name for broker in brokers.values() for name in broker["keeps"]]
+
+
+def test_check_prints_no_stream_of_a_relay(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, '[mesh]\nlinks = [["a", "r"]]\nrelays = ["r"]\n[replication]\ncopies = 2\n'
+    )
+    brokers = json.loads(runner.invoke(app, ["network", "check", "--json", path]).stdout)["brokers"]
+    assert brokers["r"]["stream"] is None
+    assert brokers["r"]["keeps"] == ["a"]
+    assert runner.invoke(app, ["network", "check", path]).exit_code == 0
+
+
+def test_a_named_keeper_is_not_removed_from_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, REPLICATED.replace("copies = 1", 'copies = 2\nkeepers = ["a"]'))
+    before = Path(path).read_text()
+    done = runner.invoke(app, ["network", "remove-broker", path, "a"])
+    assert done.exit_code == 2
+    assert "'a' keeps a copy of the stream of 'c'; name another broker" in done.stderr
+    assert Path(path).read_text() == before

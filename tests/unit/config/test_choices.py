@@ -16,7 +16,12 @@ PATH = Path("/srv/n.toml")
 HEAD = '[network]\nname = "n"\n[tree]\na = []\n'
 FIELDS = [
     *(("limits", field.name, field.default) for field in msgspec.structs.fields(Limits)),
-    *(("options", field.name, field.default) for field in msgspec.structs.fields(Options)),
+    *(
+        ("options", field.name, field.default)
+        for field in msgspec.structs.fields(Options)
+        if field.name
+        not in {"copies", "confirm", "keepers", "prefer"}  # these are in [replication]
+    ),
 ]
 
 

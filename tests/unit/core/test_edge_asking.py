@@ -36,7 +36,7 @@ def test_a_run_that_is_taken_is_on_disk_and_the_next_life_has_a_later_one(
 
 def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> None:
     requests = PendingRequests(1, 1.0)
-    requests.open()
+    requests.open(0.0)
     subject = EdgeSubscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
     for position in range(1_000):
         requests.send(position / 1_000, requests.next_number(), "b", Find(position, "s"), subject)
@@ -54,7 +54,7 @@ def test_each_request_is_repeated_in_its_own_turn_and_closed_ones_are_not() -> N
 
 def test_what_is_put_off_waits_and_what_was_put_off_often_does_not_pile_up() -> None:
     requests = PendingRequests(1, 1.0)
-    requests.open()
+    requests.open(0.0)
     subject = EdgeSubscription("s", "s", "c", Filter.parse("TRUE"), quality="reliable", number=1)
     number = requests.next_number()
     requests.send(0.0, number, "b", Find(number, "s"), subject)

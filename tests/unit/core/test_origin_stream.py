@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.core import contract
-from anabranch.core.contract import Recovered
+from anabranch.core.contract import DamagedRecord, Recovered
 from anabranch.core.options import Options
 from anabranch.core.origin import log_tail
 from anabranch.core.origin.log_tail import EMIT_BYTES_MAX, EMIT_TICKS_MAX, InterestMarks
@@ -202,6 +202,16 @@ def test_nothing_happens_before_the_start() -> None:
 def test_log_that_begins_after_the_beginning_is_an_error() -> None:
     with pytest.raises(LocalError, match="do not belong together"):
         Origin("a", NETWORK, Options(), Limits(), Recovered(first_tick=7), 1.0)
+
+
+def test_log_that_is_fetched_from_a_copy_begins_with_its_first_tick() -> None:
+    copied = Recovered({"copies": {"a": b"row"}}, first_tick=7)
+    origin = Origin("a", NETWORK, Options(), Limits(), copied, 1.0)
+    assert (origin.oldest, origin.head) == (7, 6)
+    unreadable = (DamagedRecord("copies", "a", b"", "it was changed"),)
+    copied = Recovered(first_tick=7, damaged=unreadable)
+    origin = Origin("a", NETWORK, Options(), Limits(), copied, 1.0)
+    assert (origin.oldest, origin.head) == (7, 6)
 
 
 # -- marks --------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """A network inside the process keeps the same promises, and leaves nothing behind."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 import threading
@@ -8,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from anabranch import embedded
+from anabranch import connect_blocking, embedded
+from anabranch.config.network_file import load
 from anabranch.model.errors import LocalError
 
 BOUND_S = 180.0
@@ -36,6 +38,44 @@ def test_a_small_network_carries_events_from_edge_to_edge() -> None:
             assert network.failures == {}
 
     asyncio.run(asyncio.wait_for(work(), BOUND_S))
+
+
+def test_edges_with_copies_of_their_streams_serve_when_they_are_up(tmp_path: Path) -> None:
+    file = tmp_path / "network.toml"
+    file.write_text(
+        "[network]\nname = 'trio'\n[tree]\nm = ['a', 'b']\n"
+        "[replication]\ncopies = 2\n"
+        "[brokers.m]\n[brokers.a]\ncopies = 3\n[brokers.b]\n"
+    )
+    with (
+        embedded(file, tmp_path / "state") as network,
+        network.connect_blocking(name="till") as client,
+    ):
+        subscription = client.subscribe("n > 0")
+        client.publish({"n": 1})
+        assert subscription.get(timeout=BOUND_S)["n"] == 1
+        assert network.failures == {}
+        kept = {path.name.split(".")[0] for path in (network.state / "b" / "copies").iterdir()}
+        assert "a" in kept
+
+
+@pytest.mark.slow
+def test_an_edge_whose_state_is_lost_fetches_its_stream_from_a_copy(tmp_path: Path) -> None:
+    file = tmp_path / "network.toml"
+    file.write_text("[network]\nname = 'trio'\n[tree]\nm = ['a', 'b']\n[replication]\ncopies = 2\n")
+    place = load(file).network.edges.index("a")
+    with embedded(file, tmp_path / "state") as network:
+        at = network.addresses[place]
+        with connect_blocking(at, name="late") as client:
+            client.subscribe("n > 0", durable="all")
+        with connect_blocking(at, name="till") as client:
+            client.publish({"n": 1})
+    shutil.rmtree(tmp_path / "state" / "a")
+    with embedded(file, tmp_path / "state") as network:
+        with connect_blocking(network.addresses[place], name="late") as client:
+            subscription = client.subscribe("n > 0", durable="all")
+            assert subscription.get(timeout=BOUND_S)["n"] == 1
+        assert network.failures == {}
 
 
 def test_a_given_state_directory_is_gone_on_with(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.config.addresses import BrokerSettings
-from anabranch.devnet.observe import is_serving
+from anabranch.devnet.observe import is_started
 
 OURS = {"network": "pair", "broker": "a", "pid": 7, "state": "ready", "more": [1]}
 
@@ -24,7 +24,7 @@ async def answered(body: bytes, code: int = 200) -> bool:
     async with server:
         host, port = server.sockets[0].getsockname()
         at = BrokerSettings(name="a", observe_host=host, observe_port=port, state=Path("/nowhere"))
-        return await is_serving(at, "pair", 7)
+        return await is_started(at, "pair", 7)
 
 
 def test_a_broker_that_serves_is_known_by_network_name_and_process() -> None:

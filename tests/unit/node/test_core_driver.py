@@ -87,7 +87,11 @@ def test_what_a_broken_network_makes_a_core_note_again_and_again_fills_no_disk(
     async def story() -> None:
         counters = NodeCounters()
         driver = CoreDriver(
-            NodeLog("m"), counters, StepMeter(counters, NodeLog("m"), 1.0), fail=pytest.fail
+            NodeLog("m"),
+            counters,
+            StepMeter(counters, NodeLog("m"), 1.0),
+            fail=pytest.fail,
+            restart=pytest.fail,
         )
         for _ in range(1_000):
             driver._note(Note("info", "a message is dropped"))

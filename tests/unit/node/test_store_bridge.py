@@ -8,7 +8,8 @@ from anabranch.core.options import Options
 from anabranch.core.session.effects import StagingRefused
 from anabranch.model.client_frames import BUSY
 from anabranch.model.limits import Limits
-from anabranch.node.store_bridge import DiskSpace, disk_bytes, free_bytes
+from anabranch.node.store_bridge import DiskSpace
+from anabranch.store.files import disk_bytes, free_bytes
 from tests.node_parts import RawClient, address, config, running, until
 
 _OPTIONS = Options(unsynced_bytes_max=1_000)

@@ -5,7 +5,8 @@ import threading
 from pathlib import Path
 from random import Random
 
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
+from anabranch.store.copies import Refusal
 from anabranch.store.log import LogOptions
 from anabranch.store.store import Store, StoreOptions
 
@@ -32,8 +33,14 @@ class Mouth:
     def log_read(self, read: LogRead) -> None:
         raise AssertionError(read)
 
+    def rows_read(self, read: RowsRead) -> None:
+        raise AssertionError(read)
+
     def log_full(self, full: bool) -> None:
         raise AssertionError(full)
+
+    def copy_full(self, refusal: Refusal) -> None:
+        raise AssertionError(refusal)
 
     def failed(self, error: Exception) -> None:
         raise error

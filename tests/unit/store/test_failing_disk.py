@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.model.errors import LocalError
-from anabranch.store.catalog import Catalog, CatalogFullError, LogFacts, PutRow
+from anabranch.store.catalog import Catalog, CatalogFullError, CopyRows, LogFacts, PutRow
 from anabranch.store.files import DiskFile
 from anabranch.store.log import LogOptions
 from anabranch.store.store import StoreOptions, WriterOptions
@@ -219,11 +219,13 @@ def test_a_catalog_without_room_waits_too_and_the_log_gives_some_back(
     tries: list[LogFacts] = []
     commit = Catalog.commit
 
-    def crowded(self: Catalog, puts: list[PutRow], facts: LogFacts) -> None:
+    def crowded(
+        self: Catalog, puts: list[PutRow], facts: LogFacts, copies: CopyRows, reset: int
+    ) -> None:
         if len(tries) < 3:
             tries.append(facts)
             raise CatalogFullError("no room")
-        commit(self, puts, facts)
+        commit(self, puts, facts, copies, reset)
 
     monkeypatch.setattr(Catalog, "commit", crowded)
     bench.store.put("t", "k", b"v")

@@ -14,6 +14,7 @@ from anabranch.core.origin import ledger, publishers, rollback
 from anabranch.core.origin.log_tail import (
     LOST_PUBLISHER,
     AnyRecord,
+    BlankRecord,
     EventRecord,
     MarkRecord,
     decode_record,
@@ -102,6 +103,7 @@ def _content(record: AnyRecord) -> int | str:
         return number
     if isinstance(record, MarkRecord):
         return "mark"
+    assert isinstance(record, BlankRecord)
     assert record.id.publisher == LOST_PUBLISHER
     return "lost"
 

@@ -20,7 +20,8 @@ import typer
 
 from anabranch.cli.output import counted, print_json
 from anabranch.cli.screen import Steps, console, figures_table, steps_on_stderr
-from anabranch.core.contract import LogRead
+from anabranch.core.contract import LogRead, RowsRead
+from anabranch.store.copies import Refusal
 from anabranch.store.store import Store
 
 #: Records in flight → groups of a pass.
@@ -147,8 +148,14 @@ class _Synced:
     def log_read(self, read: LogRead) -> None:
         """Never called: nothing is read."""
 
+    def rows_read(self, read: RowsRead) -> None:
+        """Never called: nothing is read."""
+
     def log_full(self, full: bool) -> None:
         """The store waits for space."""
+
+    def copy_full(self, refusal: Refusal) -> None:
+        """Never called: there are no copies."""
 
     def failed(self, error: Exception) -> None:
         self._outcomes.put(error)

@@ -16,7 +16,7 @@ from anabranch.cli.pipeline.stats import stats
 
 app = typer.Typer(
     name="pipeline",
-    help="Archive, replay, match, detect, audit and merge events on Spark.",
+    help="Archive, replay, match, detect, audit, merge events on Spark.",
     no_args_is_help=True,
 )
 app.add_typer(archive_app)

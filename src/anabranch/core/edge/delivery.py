@@ -385,6 +385,8 @@ class LiveDelivery:
         self._unsubscription.cut(now, subscription, f"too slow: the {which} is full")
 
     def _require_version(self, stream: EdgeStream, run: Run) -> None:
+        if run.is_complete:
+            return
         for position in list(stream.live.values()):
             is_required = position.subscription.is_lossless and run.last > position.processed
             if is_required and position.required_version > run.version:
@@ -708,6 +710,8 @@ class CatchUp:
         self._order.caught_up(now, position)
 
     def _is_version_missing(self, position: StreamPosition, run: Run) -> bool:
+        if run.is_complete:
+            return False
         version = position.subscription.version
         return version is None or version > run.version
 

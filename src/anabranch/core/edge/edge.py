@@ -13,6 +13,7 @@ to the module that handles it:
     publisher_order events of one publisher that are in several streams
     cursors         what is on disk; `Done` messages to origins
     subscriptions   the records
+    sources         whom to ask for missing ticks: the origin, or a keeper
     state           the tables, and requests that are repeated until answered
     reorder_buffer  order of a stream, and its gaps
 
@@ -29,7 +30,7 @@ Rules:
 State: durable subscriptions and cursors are in the catalog, everything else is safe to lose.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from anabranch.core.contract import DEPARTURE_REASON, Recovered
@@ -37,6 +38,7 @@ from anabranch.core.edge.cursors import Cursors, recovered_run
 from anabranch.core.edge.delivery import CatchUp, LiveDelivery, Matched
 from anabranch.core.edge.publisher_order import PublisherOrder
 from anabranch.core.edge.reorder_buffer import Run, runs_of
+from anabranch.core.edge.sources import away_after_s, sources_of
 from anabranch.core.edge.state import (
     AttachStored,
     CursorsStored,
@@ -84,8 +86,10 @@ from anabranch.model.frames import (
     Held,
     Hold,
     Nack,
+    NackCopy,
     NotKept,
     Replay,
+    Resent,
     Yield,
 )
 from anabranch.model.limits import Limits
@@ -121,9 +125,12 @@ class Edge:
         recovered: Recovered,
         now: float,
         memory: FilterMemory | None = None,
+        keepers: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Filters are charged to `memory`, which other parts may share."""
-        state = EdgeState(name, network, options, limits, recovered_run(recovered, now), memory)
+        run = recovered_run(recovered, now)
+        sources = sources_of(name, network, options, keepers or {}, now)
+        state = EdgeState(name, network, options, limits, run, memory, sources)
         self._state = state
         self.wants = state.wants
         self._cursors = Cursors(state)
@@ -144,6 +151,10 @@ class Edge:
         self._client_sessions = ClientSessions(state, self._unsubscription)
         self._subscribe_requests = SubscribeRequests(state, self._attachments, self._activation)
         self._is_departing = False
+        #: When to look for origins that are away; never, if no stream has copies.
+        self._look_every_s = away_after_s(options)
+        has_copies = any(each.keepers for each in sources.values())
+        self._look_at = now + self._look_every_s if has_copies else float("inf")
         #: Positions settled, and subscriptions ended, per portion.
         self._caught_up_max = options.portion(_CATCH_UP_WORK)
         self._ended_max = options.portion(_LEAVE_WORK)
@@ -334,8 +345,13 @@ class Edge:
         stream = state.streams.get(arrival.stream)
         if stream is None:
             raise RemoteError(f"this network has no stream {arrival.stream!r}")
-        runs = runs_of(arrival)
-        buffer = stream.buffer
+        stream.sources.heard(now)
+        return self._take(now, stream, runs_of(arrival), arrival)
+
+    def _take(
+        self, now: float, stream: EdgeStream, runs: list[Run], arrival: Arrival
+    ) -> Iterable[PartRequest]:
+        state, buffer = self._state, stream.buffer
         dropped = buffer.dropped
         was_behind = stream.name in state.backlog
         is_first = not was_behind and not buffer.waiting
@@ -457,10 +473,10 @@ class Edge:
                     pauses = options.nack_after_s, options.nack_again_s
                     ranges = buffer.ranges_to_request(now, *pauses, options.nack_ticks_max)
                     if ranges:
-                        state.carry(stream.name, Nack(ranges))
+                        self._request_ticks(now, stream, ranges)
                 elif buffer.is_head_doubtful:
                     ranges = buffer.head_to_request(now, options.nack_again_s)
-                    state.carry(stream.name, Nack(ranges))
+                    self._request_ticks(now, stream, ranges)
                 else:
                     holds_back = self._delivery.is_heavy(stream, buffer.waiting)
                     self._released(now, stream, buffer.skip_gap(holds_back=holds_back))
@@ -468,10 +484,30 @@ class Edge:
                         self._queue_backlog(now, stream)
             state.schedule_gap_check(stream)
 
+    def _request_ticks(self, now: float, stream: EdgeStream, ranges: list[tuple[int, int]]) -> None:
+        """Ask the origin or a keeper for missing ticks, which the buffer has just requested."""
+        sources = stream.sources
+        target = sources.target(now, stream.buffer.attempts - 1)
+        if target == stream.name:
+            self._state.carry(target, Nack(ranges))
+        else:
+            self._state.carry(target, NackCopy(stream.name, ranges, sources.is_away(now)))
+
+    def _look_for_heads(self, now: float) -> None:
+        """Ask keepers how far the streams go whose origins are away (`sources`, rule 4)."""
+        self._look_at = now + self._look_every_s
+        for stream in self._state.streams.values():
+            if stream.buffer.is_placed and (stream.lossless_count or stream.catching_up):
+                keeper = stream.sources.keeper_to_ask(now)
+                if keeper:
+                    self._state.carry(keeper, NackCopy(stream.name, [], is_last_resort=True))
+
     # -- other brokers --------------------------------------------------------------------------
 
-    def carried(self, now: float, source: str, content: AnyCarried) -> list[PartRequest]:
+    def carried(self, now: float, source: str, content: AnyCarried) -> Iterable[PartRequest]:
         self._state.begin()
+        if isinstance(content, Resent):
+            return self._resent(now, source, content)
         if isinstance(content, Claim):
             self._ownership.claimed(now, source, content)
         elif isinstance(content, Yield):
@@ -486,6 +522,37 @@ class Edge:
             raise RemoteError(f"an edge does not accept {type(content).__name__}")
         return self._state.result()
 
+    def _resent(self, now: float, source: str, resent: Resent) -> Iterable[PartRequest]:
+        """Take ticks that a keeper sent (`sources`, rule 5)."""
+        stream = self._state.streams.get(resent.stream)
+        if stream is None or source not in stream.sources.keepers:
+            raise RemoteError(f"{source!r} is not a keeper of a stream {resent.stream!r}")
+        buffer = stream.buffer
+        # A keeper may know less than others: its head never replaces a higher one.
+        head = resent.head if resent.head > buffer.head else 0
+        parts = resent.data, resent.silent, resent.withheld
+        arrival = Arrival(stream.name, NOTHING, *parts, head)
+        runs = runs_of(arrival)
+        if not buffer.is_placed:
+            return self._state.result()
+        for run in runs:
+            run.mark_complete()
+        if runs:
+            stream.sources.keeper_answered(source, len(resent.data))
+        return self._take(now, stream, runs, arrival)
+
+    def _note_source(self, now: float, source: str, answer: Answer | NotKept | Held) -> bool:
+        """Record that a broker has answered; False if a keeper's answer must be ignored."""
+        target = self._state.requests.target(answer.request)
+        sources = self._state.streams[target].sources
+        if source == target:
+            sources.heard(now)
+            return True
+        if isinstance(answer, Answer) and answer.through < answer.first:
+            return False
+        sources.keeper_answered(source, len(answer.data) if isinstance(answer, Answer) else 0)
+        return True
+
     def _answered(self, now: float, source: str, answer: Answer | NotKept | Held | Found) -> None:
         requests = self._state.requests
         subject = requests.subject(answer.request, source)
@@ -494,6 +561,8 @@ class Edge:
             return
         if not isinstance(requests.content(answer.request), _ANSWERS[type(answer)]):
             raise RemoteError(f"{type(answer).__name__} of {source!r} does not match its request")
+        if not isinstance(answer, Found) and not self._note_source(now, source, answer):
+            return
         if isinstance(subject, StreamPosition):
             self._position_answered(now, subject, answer)
         elif isinstance(subject, PendingAttach):
@@ -553,7 +622,7 @@ class Edge:
                 self._ownership.claim(now, closed)
             self._attachments.continue_queued(now, stored.subscription.key)
         else:
-            self._state.emit(self._state.requests.open())
+            self._state.emit(self._state.requests.open(now))
             self._state.schedule_done(now)
 
     def time_passed(self, now: float) -> Iterable[PartRequest]:
@@ -568,6 +637,8 @@ class Edge:
         state.emit(state.requests.repeat(now))
         if state.gap_check_at <= now:
             self._check_gaps(now)
+        if self._look_at <= now:
+            self._look_for_heads(now)
         if self._order.next_at <= now:
             self._order.time_passed(now)
         if state.take_done(now):
@@ -582,6 +653,7 @@ class Edge:
             return state.backlog_at
         order_at = self._order.next_at
         at = min(state.done_at, state.gap_check_at, order_at, state.requests.next_repeat_at)
+        at = min(at, self._look_at)
         return None if at == float("inf") else at
 
 

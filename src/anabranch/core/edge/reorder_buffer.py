@@ -13,7 +13,9 @@ late, duplicated, out of order or missing. A `ReorderBuffer` releases them in st
    twice within a pause, which doubles up to three times while nothing arrives. If none does, the
    buffer skips the gap.
 4. Every run carries the version of the edge's interest that its silence is valid for. The version
-   of the buffer is that of its last tick; all later ticks have the same or a higher version.
+   of the buffer is that of its last tick; all later ticks have the same or a higher version. A
+   *complete* run, from a keeper, has all events of its ticks, so its silence is valid for any
+   version. It takes that of the tick before it, which leaves the versions in order.
 5. Runs that are in order may be held back too, if delivering them is too much work for one step.
    They wait like runs beyond a gap and are released in portions; the position advances with them.
 6. The number and bytes of waiting runs are bounded. Beyond the bound the farthest runs are dropped;
@@ -54,7 +56,7 @@ DOUBLINGS_MAX = 3
 class Run:
     """Consecutive ticks of one kind: one event, a silent range, or a withheld range."""
 
-    __slots__ = ("datum", "envelope", "first", "last", "reason", "version")
+    __slots__ = ("datum", "envelope", "first", "is_complete", "last", "reason", "version")
 
     def __init__(
         self, first: int, last: int, version: Version, datum: Datum | None = None, reason: str = ""
@@ -62,6 +64,8 @@ class Run:
         self.first = first
         self.last = last
         self.version = version
+        #: Whether its silence is valid for any version of the interest (rule 4).
+        self.is_complete = False
         #: None for silent and withheld ranges.
         self.datum = datum
         #: The decoded event, once it has been read.
@@ -82,6 +86,20 @@ class Run:
             except RemoteError:
                 self.mark_unreadable()
         return self.envelope
+
+    def mark_complete(self) -> None:
+        self.is_complete = True
+
+    def follow(self, version: Version) -> None:
+        """The tick before this complete run has that version."""
+        assert self.is_complete
+        self.version = version
+
+    def part(self, first: int, last: int) -> "Run":
+        """The same for some of its ticks."""
+        part = Run(first, last, self.version, self.datum, self.reason)
+        part.is_complete = self.is_complete
+        return part
 
     def mark_unreadable(self) -> None:
         # Keep the datum: the owner of the run has counted its bytes.
@@ -258,10 +276,12 @@ class ReorderBuffer:
     def peek(self, count: int) -> list[Run]:
         """The next runs in order, at most `count`."""
         found: list[Run] = []
-        after = self.position + 1
+        after, version = self.position + 1, self.version
         while len(found) < count and (run := self._pending.get(after)) is not None:
+            if run.is_complete:
+                run.follow(version)
             found.append(run)
-            after = run.last + 1
+            after, version = run.last + 1, run.version
         return found
 
     def release(self, runs: list[Run]) -> None:
@@ -296,6 +316,8 @@ class ReorderBuffer:
 
     def _release(self, run: Run, ready: list[Run]) -> None:
         self.position = run.last
+        if run.is_complete:
+            run.follow(self.version)
         self.version = run.version
         self.recent.add(run)
         self.attempts = 0
@@ -305,9 +327,7 @@ class ReorderBuffer:
     def _store(self, run: Run) -> None:
         for first, last in self._pending_ticks.missing(run.first, run.last):
             whole = first == run.first and last == run.last
-            self._pending[first] = (
-                run if whole else Run(first, last, run.version, run.datum, run.reason)
-            )
+            self._pending[first] = run if whole else run.part(first, last)
             self._pending_ticks.add(first, last)
             self._pending_bytes += run.size
 

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 
 from anabranch.core.contract import CutClient, Note, Put, SendClient
 from anabranch.core.edge.reorder_buffer import DOUBLINGS_MAX, ReorderBuffer
+from anabranch.core.edge.sources import Sources
 from anabranch.core.edge.subscriptions import (
     ChargedRecord,
     EdgeSession,
@@ -32,7 +33,7 @@ from anabranch.matching.index import MatchIndex
 from anabranch.model.client_frames import AnyClientFrame, Deliver, Matches, Subscribe
 from anabranch.model.event import Value
 from anabranch.model.filter import Filter
-from anabranch.model.frames import AnyCarried, Found, Hold
+from anabranch.model.frames import AnyCarried, Found, Hold, Replay, ReplayCopy
 from anabranch.model.limits import Limits
 from anabranch.model.names import JOIN_POINT_PREFIX
 from anabranch.model.network import Network
@@ -145,7 +146,7 @@ Subject = StreamPosition | PendingAttach | EdgeSubscription
 class PendingRequest:
     """A request to another broker that has not been answered."""
 
-    __slots__ = ("attempts", "content", "repeat_at", "subject", "target")
+    __slots__ = ("asked", "attempts", "content", "repeat_at", "subject", "target")
 
     def __init__(self, target: str, content: AnyCarried, subject: Subject, at: float) -> None:
         self.target = target
@@ -154,6 +155,11 @@ class PendingRequest:
         #: When to send it again.
         self.repeat_at = at
         self.attempts = 0
+        #: The target, and the keepers that were asked instead.
+        self.asked = {target}
+
+    def ask(self, broker: str) -> None:
+        self.asked.add(broker)
 
 
 class PendingRequests:
@@ -171,13 +177,18 @@ class PendingRequests:
     3. The next request due is at the front of a heap, so requests without an answer cost nothing
        until they are due. Entries of closed or postponed requests are skipped, and swept when they
        outnumber the others.
-    4. There is at most one request per position, per stream or edge of an attach, and per claim:
+    4. A replay for a position may be answered by a keeper of the stream too: repetitions go to the
+       origin and to keepers in turn (`sources`). Everything else is asked of its target only.
+    5. There is at most one request per position, per stream or edge of an attach, and per claim:
        the number of requests is bounded by the number of subscriptions.
 
     State: safe to lose, except for the run.
     """
 
-    def __init__(self, run: int, repeat_s: float) -> None:
+    def __init__(
+        self, run: int, repeat_s: float, sources: Mapping[str, Sources] | None = None
+    ) -> None:
+        self._sources = sources or {}
         self.last_number = run << _RUN_BITS
         #: The highest run whose numbers belong to this process.
         self._run = run
@@ -218,12 +229,32 @@ class PendingRequests:
         """Send a request, and repeat it until it is closed."""
         request = self._pending[number] = PendingRequest(target, content, subject, 0.0)
         self._postpone(number, request, now + self._repeat_s)
-        return [CarryTo(target, content)] if self.is_open else []
+        return [self._sent(now, request)] if self.is_open else []
+
+    def _sent(self, now: float, request: PendingRequest) -> CarryTo:
+        """A request on its way to its target, or to a keeper (rule 4)."""
+        content, sources = request.content, self._sources.get(request.target)
+        if (
+            sources is None
+            or not sources.keepers
+            or not isinstance(content, Replay)
+            or not isinstance(request.subject, StreamPosition)
+        ):
+            return CarryTo(request.target, content)
+        target = sources.target(now, request.attempts)
+        if target == request.target:
+            return CarryTo(target, content)
+        request.ask(target)
+        is_away = sources.is_away(now)
+        return CarryTo(target, ReplayCopy(request.target, content, is_away))
 
     def subject(self, number: int, source: str) -> Subject | None:
         """The subject of a request; None if that broker has no such request pending."""
         request = self._pending.get(number)
-        return request.subject if request is not None and request.target == source else None
+        return request.subject if request is not None and source in request.asked else None
+
+    def target(self, number: int) -> str:
+        return self._pending[number].target
 
     def content(self, number: int) -> AnyCarried:
         return self._pending[number].content
@@ -236,10 +267,10 @@ class PendingRequests:
         """Repeat a request after a pause: the broker could not answer it yet."""
         self._postpone(number, self._pending[number], now + self._repeat_s)
 
-    def open(self) -> list[PartRequest]:
+    def open(self, now: float) -> list[PartRequest]:
         """Send the requests queued since the start: the run is on disk."""
         self.is_open = True
-        return [CarryTo(request.target, request.content) for request in self._pending.values()]
+        return [self._sent(now, request) for request in self._pending.values()]
 
     def repeat(self, now: float) -> list[PartRequest]:
         again: list[PartRequest] = []
@@ -252,7 +283,7 @@ class PendingRequests:
             pause_s = self._repeat_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
             self._postpone(number, request, now + pause_s)
             if self.is_open:
-                again.append(CarryTo(request.target, request.content))
+                again.append(self._sent(now, request))
         return again
 
 
@@ -331,7 +362,9 @@ class EdgeState:
         limits: Limits,
         run: int,
         memory: FilterMemory | None = None,
+        sources: Mapping[str, Sources] | None = None,
     ) -> None:
+        sources = sources or {}
         self.name = name
         #: Filters are charged to this.
         self.memory = memory or FilterMemory(limits)
@@ -345,6 +378,7 @@ class EdgeState:
                     options.line_ticks_max, options.line_bytes_max, options.replay_bytes_max
                 ),
                 network.distance(edge, name),
+                sources.get(edge),
             )
             for edge in network.edges
         }
@@ -361,7 +395,7 @@ class EdgeState:
         self.sessions: dict[int, EdgeSession] = {}
         #: Client → its session.
         self.sessions_by_client: dict[str, EdgeSession] = {}
-        self.requests = PendingRequests(run, options.ask_again_s)
+        self.requests = PendingRequests(run, options.ask_again_s, sources)
         #: Keys whose removal is being synced → edges that claim them, with their numbers.
         self.claimants: dict[str, dict[str, int]] = {}
         self.run = run

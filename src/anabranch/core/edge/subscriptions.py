@@ -34,6 +34,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Literal
 
 from anabranch.core.edge.reorder_buffer import ReorderBuffer
+from anabranch.core.edge.sources import Sources
 from anabranch.model.client_frames import Matches, Quality
 from anabranch.model.filter import Filter
 from anabranch.model.frame_parts import Datum
@@ -584,13 +585,18 @@ class EdgeStream:
         "name",
         "progress_positions",
         "progress_tick",
+        "sources",
         "waiting",
         "watermark_ns",
     )
 
-    def __init__(self, name: str, buffer: ReorderBuffer, hops: int) -> None:
+    def __init__(
+        self, name: str, buffer: ReorderBuffer, hops: int, sources: Sources | None = None
+    ) -> None:
         self.name = name
         self.buffer = buffer
+        #: Whom to ask for its ticks.
+        self.sources = sources or Sources(name)
         #: Hops from the origin to this edge.
         self.hops = hops
         #: Key → subscription that has not started here.

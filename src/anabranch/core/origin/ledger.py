@@ -19,6 +19,8 @@ Rules
 7. A catalog row that cannot be read is set aside (`catalog_recovery`), and the log replaces it as
    far as possible: its first tick replaces the beginning, its records replace marks and publishers.
    A log that ends before a position that a readable row states is refused, like a damaged one.
+   While a log that was lost is fetched from a copy, the beginning has no row, and the log's first
+   tick replaces it too. Without rows of copies that cannot be, and the log must begin with tick 1.
 8. Vectors may name edges of an earlier network. They are restricted to the edges of this life's
    network when they are read, because neighbours know no others.
 """
@@ -188,6 +190,8 @@ class GroupCommit:
 
 TABLE = "stream"
 KEY = "beginning"
+#: The table of the copies of streams, the own one included (`core.replication`).
+_COPIES = "copies"
 
 #: Lossy retention deletes one part of this many at a time.
 _LOSSY_PART = 8
@@ -244,6 +248,9 @@ def _stored(recovered: Recovered) -> _Stored:
             beginning = LogStart(recovered.first_tick - 1)
             instead = _encoder.encode(beginning)
         set_aside(recovered, damaged, instead)
+    if KEY not in recovered.catalog.get(TABLE, {}) and _has_copies(recovered):
+        # A log that is being fetched from a copy.
+        beginning = LogStart(recovered.first_tick - 1)
     marks, no_marks = read_marks(recovered)
     for damaged in no_marks:
         set_aside(recovered, damaged)
@@ -252,6 +259,11 @@ def _stored(recovered: Recovered) -> _Stored:
         checkpoint = Checkpoint()
         recovered.repairs.append(Put(TABLE, CHECKPOINT, None))
     return _Stored(beginning, checkpoint, marks, publishers, lost)
+
+
+def _has_copies(recovered: Recovered) -> bool:
+    damaged = (record.table == _COPIES for record in recovered.damaged)
+    return bool(recovered.catalog.get(_COPIES)) or any(damaged)
 
 
 def _read(key: str, value: bytes) -> LogStart | Checkpoint:

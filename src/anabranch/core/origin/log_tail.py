@@ -10,7 +10,8 @@ Rules of the tail
 1. Ticks run without a gap from `first` to `last`; the log begins at `oldest` ≤ `first`, and is on
    disk up to `synced` ≤ `last`. Unsynced ticks are always in memory.
 2. The origin never sends a tick beyond `synced`.
-3. A tick without an event is *silent* if it is a mark, and *withheld* if its event was transient
+3. A tick without an event is *silent* if it is a mark, the beginning of a life, or holds catalog
+   rows, and *withheld* if its event was transient
    and is gone, or if the event is lost. The body of a transient event is only in memory, for as
    long as it fits.
 4. Times never decrease with the tick.
@@ -28,6 +29,7 @@ from anabranch.core.routing.contract import Emission
 from anabranch.model.errors import LocalError
 from anabranch.model.event import EventId
 from anabranch.model.frame_parts import Datum, Hole, Nanoseconds
+from anabranch.model.replication import CopySet, Life, Row
 from anabranch.model.version import Vector, Version
 
 MARKS_MAX = 1_024
@@ -146,7 +148,20 @@ class MarkRecord(LogRecord, frozen=True, tag=3):
     vector: Vector
 
 
-AnyRecord = EventRecord | BlankRecord | MarkRecord
+class LifeRecord(LogRecord, frozen=True, tag=4):
+    """A tick without an event: a life of the stream's writer begins (`core.replication`)."""
+
+    life: Life
+    copies: CopySet
+
+
+class RowsRecord(LogRecord, frozen=True, tag=5):
+    """A tick without an event: catalog rows of the broker, so that its copies have them."""
+
+    rows: list[Row]
+
+
+AnyRecord = EventRecord | BlankRecord | MarkRecord | LifeRecord | RowsRecord
 
 #: All errors that decoding arbitrary bytes can raise.
 _FAILURES = (
@@ -180,8 +195,10 @@ def decode_record(data: bytes) -> AnyRecord:
 EMIT_TICKS_MAX = 1_024
 EMIT_BYTES_MAX = 1_048_576
 
-#: The reason of withheld ticks whose event the log has lost.
+#: The reason of withheld ticks whose event the log has lost,
 LOST = "lost"
+#: and of those whose event was in memory only.
+TRANSIENT = "transient"
 
 
 class SilentTick(msgspec.Struct, frozen=True, gc=False):
@@ -202,7 +219,7 @@ def entry_of(tick: int, record: AnyRecord) -> Entry:
         return Datum(tick, record.time_ns, record.body)
     if isinstance(record, BlankRecord):
         is_lost = record.id.publisher == LOST_PUBLISHER
-        return SilentTick(record.time_ns, LOST if is_lost else "transient")
+        return SilentTick(record.time_ns, LOST if is_lost else TRANSIENT)
     return SilentTick(record.time_ns)
 
 
@@ -345,15 +362,16 @@ def emissions_of(
         while start <= end:
             stop = min(end, start + EMIT_TICKS_MAX - 1)
             part = fitting(entries[start - first : stop - first + 1], EMIT_BYTES_MAX)
-            data, silent, withheld = _by_kind(start, part)
+            data, silent, withheld = by_kind(start, part)
             emits.append(Emission(mark, data, silent, withheld, head, time_ns, target))
             start += len(part)
     return emits
 
 
-def _by_kind(
+def by_kind(
     first: int, entries: Sequence[Entry]
 ) -> tuple[list[Datum], list[tuple[int, int]], list[Hole]]:
+    """Consecutive ticks as events, silent ranges and withheld ranges."""
     data: list[Datum] = []
     silent: list[tuple[int, int]] = []
     withheld: list[Hole] = []

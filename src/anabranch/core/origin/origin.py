@@ -52,7 +52,13 @@ from anabranch.core.filter_memory import FilterMemory
 from anabranch.core.options import Options
 from anabranch.core.origin.batches import ForStaging, StagingArea
 from anabranch.core.origin.ledger import Ledger
-from anabranch.core.origin.log_tail import MarkRecord, SilentTick, emissions_of
+from anabranch.core.origin.log_tail import (
+    LifeRecord,
+    MarkRecord,
+    RowsRecord,
+    SilentTick,
+    emissions_of,
+)
 from anabranch.core.origin.publish_intake import PublishIntake
 from anabranch.core.origin.replay import Replays, validated_replay
 from anabranch.core.origin.rollback import LogView, RollbackInquiry
@@ -63,6 +69,7 @@ from anabranch.model.errors import RemoteError
 from anabranch.model.frames import Done, Held, Hello, Hold, Nack, NotKept, Replay
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
+from anabranch.model.replication import CopySet, Life, Row
 from anabranch.model.version import Version, raise_to
 
 MARKS_RESERVE = 1_024
@@ -209,7 +216,9 @@ class Origin:
 
     def _resume_batches(self, now: float) -> list[PartRequest]:
         """Resume batches if ticks may be appended."""
-        return [] if self._intake.suspension else self.staging.batches.advance(now)
+        if self._intake.suspension or not self._is_started:
+            return []
+        return self.staging.batches.advance(now)
 
     @property
     def _is_rolled_back(self) -> bool:
@@ -305,6 +314,18 @@ class Origin:
             requests += self._ledger.make_room()
         return requests + self._ledger.commit.request_sync()
 
+    def append_life(self, now: float, life: Life, copies: CopySet) -> list[PartRequest]:
+        """A life of this stream has begun (`core.replication`)."""
+        time_ns = self._ledger.time_ns(now)
+        append = self._ledger.append(LifeRecord(time_ns, life, copies), SilentTick(time_ns))
+        return [append, *self._ledger.commit.request_sync()]
+
+    def append_rows(self, now: float, rows: list[Row]) -> list[PartRequest]:
+        """Carry rows of the catalog in the stream, for its copies (`core.replication.rows`)."""
+        time_ns = self._ledger.time_ns(now)
+        append = self._ledger.append(RowsRecord(time_ns, rows), SilentTick(time_ns))
+        return [append, *self._ledger.commit.request_sync()]
+
     # -- the network ----------------------------------------------------------------------------
 
     def _emit(self, now: float, last: int) -> list[PartRequest]:
@@ -350,6 +371,9 @@ class Origin:
     # -- release --------------------------------------------------------------------------------
 
     def _done(self, now: float, edge: str, done: Done) -> list[PartRequest]:
+        if self._is_coming(self._emitted, done.tick):
+            # The edge repeats it.
+            return []
         if done.tick > self._emitted:
             inquiry = self.inquiry
             if inquiry is not None and inquiry.believes_edges:
@@ -365,10 +389,17 @@ class Origin:
         self._release_later(now)
         return []
 
+    def _is_coming(self, known: int, tick: int) -> bool:
+        """Whether an edge may have a tick from a keeper that is not `known` here yet: its copies
+        have confirmed it, but this origin has not been told so."""
+        return self._options.copies > 1 and known < tick <= self._tail.last
+
     def _hold(self, edge: str, hold: Hold) -> list[PartRequest]:
         tail, commit = self._tail, self._ledger.commit
         if hold.tick > tail.synced and self._intake.suspension:
             # The log may have lost this tick; the edge repeats its request.
+            return []
+        if self._is_coming(tail.synced, hold.tick):
             return []
         tick = min(hold.tick, tail.synced)
         if tick + 1 < tail.oldest:
@@ -413,7 +444,7 @@ class Origin:
 
     def next_deadline(self) -> float | None:
         if not self._is_started:
-            return None
+            return None if self.inquiry is None else self.inquiry.next_deadline()
         is_suspended = bool(self._intake.suspension)
         return earliest(
             None if self.inquiry is None else self.inquiry.next_deadline(),
@@ -431,6 +462,8 @@ class Origin:
         if self.inquiry is not None and self._intake.suspension:
             requests += self._apply_inquiry(self.inquiry.time_passed(now))
             requests += self._resume_batches(now)
+        if not self._is_started:
+            return requests + self._ledger.commit.request_sync()
         is_suspended = bool(self._intake.suspension)
         if self._mark_at is not None and self._mark_at <= now and not is_suspended:
             requests += self._mark(now)

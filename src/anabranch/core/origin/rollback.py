@@ -28,7 +28,9 @@ Rules
 4. A neighbour *vouches* for the log if it has seen the stream, and no tick beyond the start. An
    edge that is done with a nonexistent tick (`Done`) makes an origin rolled back only if no
    neighbour has vouched for it, and not in the first life of its disk. Otherwise the edge is wrong.
-5. A witness only uses frames that the router has accepted. Clients cannot influence it.
+5. If the stream has copies (`core.replication`), these have answered before the inquiry begins,
+   and the log has what they have: neighbours are waited for only briefly.
+6. A witness only uses frames that the router has accepted. Clients cannot influence it.
 
 State: a witness saves its knowledge at most once a second while it changes. Losing it is safe
 insofar as other neighbours are asked, or none.
@@ -333,6 +335,13 @@ class RollbackInquiry:
             self._deadline = None
             self.is_open = True
         return effects
+
+    def copies_agree(self, now: float) -> None:
+        """Copies of the stream at other brokers have said where it ends, and the log has all of
+        it: neighbours may still object, but need not be waited for."""
+        self._is_answered = True
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, now + self._options.ask_again_s)
 
     def alone_removal_synced(self) -> None:
         """The removal of the row `alone` is on disk."""

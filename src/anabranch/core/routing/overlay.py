@@ -24,9 +24,9 @@ Prior art: the routing substrate that Zhao 2006, §2.2 and §3.1.1, assumes; ren
 """
 
 from collections.abc import Mapping
-from zlib import crc32
 
 from anabranch.core.contract import Note, Send
+from anabranch.core.rendezvous import ranked
 from anabranch.core.routing.contract import CarriedMessage, Outcome
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import ITEMS_MAX
@@ -108,13 +108,12 @@ class Overlay:
         return None
 
     def _ranked(self, site: str, key: str) -> tuple[str, ...]:
-        ranked = self._ranks.get((site, key))
-        if ranked is None:
+        ranking = self._ranks.get((site, key))
+        if ranking is None:
             members = self.members(site)
-            if len(members) > 1:
-                members = tuple(sorted(members, key=lambda broker: (_weight(key, broker), broker)))
-            self._ranks[site, key] = ranked = members
-        return ranked
+            ranking = ranked(key, members) if len(members) > 1 else members
+            self._ranks[site, key] = ranking
+        return ranking
 
     # -- carried messages --------------------------------------------------------------------------
 
@@ -171,14 +170,6 @@ class Overlay:
 def _dropped(frame: Carry, why: str) -> Note:
     kind = type(frame.content).__name__
     return Note("info", f"dropped a {kind} from {frame.source!r} to {frame.target!r}: {why}")
-
-
-def _weight(key: str, broker: str) -> int:
-    """A well-mixed hash of both: a CRC alone would favour some brokers."""
-    mixed = crc32(f"{key}/{broker}".encode())
-    mixed = ((mixed ^ (mixed >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    mixed = ((mixed ^ (mixed >> 16)) * 0x45D9F3B) & 0xFFFFFFFF
-    return mixed ^ (mixed >> 16)
 
 
 #: Greater than any tick a stream reaches. Values derived from a tick (the next tick, the end of a

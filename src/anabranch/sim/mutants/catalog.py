@@ -8,7 +8,17 @@ add an entry to the module of this package that fits.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.sim.mutants import detector, edge, join_points, mesh, origin, session, tree
+from anabranch.sim.mutants import (
+    copies,
+    copy_reads,
+    detector,
+    edge,
+    join_points,
+    mesh,
+    origin,
+    session,
+    tree,
+)
 from anabranch.sim.mutants.mutant import Mutant, MutantError, applied
 
 #: Seeds within which each mutant with a seed is found.
@@ -22,6 +32,8 @@ MUTANTS: dict[str, Mutant] = {
     **mesh.MUTANTS,
     **join_points.MUTANTS,
     **detector.MUTANTS,
+    **copies.MUTANTS,
+    **copy_reads.MUTANTS,
 }
 
 

@@ -51,6 +51,7 @@ class Mutant:
 
     __slots__ = (
         "anomaly",
+        "copies",
         "edits",
         "faults",
         "found_by",
@@ -70,6 +71,7 @@ class Mutant:
         mesh_seed: int | None = None,
         faults: str = ANY,
         found_by: str = "",
+        copies: bool = False,
     ) -> None:
         #: What is wrong.
         self.text = text
@@ -84,6 +86,8 @@ class Mutant:
         self.faults = faults
         #: The test that finds it. Invariant: either this or a seed is given.
         self.found_by = found_by
+        #: Whether streams must have copies.
+        self.copies = copies
         assert (seed is None) != (not found_by)
 
 

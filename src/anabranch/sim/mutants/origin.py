@@ -84,7 +84,7 @@ MUTANTS: dict[str, Mutant] = {
         "an edge leaves before others have its events",
         Edit(
             f"{_BROKER}.is_drained",
-            "services.is_drained(departure) and not self._syncs and not self.is_working",
+            "services.is_drained(departure) and not is_waiting",
             "True",
         ),
         seed=189,

@@ -132,6 +132,8 @@ class BulkReader:
             # An entry that is not completely in the chunk must be so in the piece and in the file.
             is_cut = not needed or offset + needed > end or len(chunk) < size
             if why == at.BAD or (position == 0 and is_cut):
+                if piece.is_gone:
+                    return max(int(state[at.TICK]), tick), True
                 raise _corrupt(piece, offset + position, int(state[at.TICK]))
             offset += position
             self._scanned += position

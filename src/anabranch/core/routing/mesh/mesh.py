@@ -277,11 +277,11 @@ class MeshRouter(Router):
         return self._pass_on(Carry(self._name, target, hops, content))
 
     def _next_hop(self, edge: str, came_from: str) -> str:
-        """The next hop to an edge, by its tree or by the network file (rule 3); "" if none."""
+        """The next hop to a broker, by its tree or by the network file (rule 3); "" if none."""
         hop = self.trees.next_hop(edge)
         if hop is not None and not self._shared.links.get(hop, True):
             return hop
-        if edge not in self._shared.edges:
+        if edge not in self._shared.brokers:
             return ""
         own = self._shared.distances.to(edge).get(self._name, 0)
         return self._shared.nearest_neighbour(edge, own, came_from)[0]
@@ -400,7 +400,7 @@ class MeshRouter(Router):
 
     def _carried(self, now: float, peer: str, frame: Carry) -> None:
         for name in (frame.source, frame.target):
-            self._shared.check_edge(peer, name)
+            self._shared.check_broker(peer, name)
         if frame.target != self._name:
             self._shared.emit(*self._pass_on(frame, peer))
         elif not isinstance(frame.content, Known):

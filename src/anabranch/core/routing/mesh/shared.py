@@ -181,6 +181,11 @@ class MeshState:
         if name not in self.edges:
             raise RemoteError(f"{peer!r} names {name!r}, which is not an edge of this network")
 
+    def check_broker(self, peer: str, name: str) -> None:
+        """Raise `RemoteError` unless a name in a neighbour's frame is a broker."""
+        if name not in self.brokers:
+            raise RemoteError(f"{peer!r} names {name!r}, which is not a broker of this network")
+
 
 def check_copies(shared: MeshState, peer: str, frame: Copies) -> None:
     """Raise `RemoteError` unless these copies are possible."""
