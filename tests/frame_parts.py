@@ -34,6 +34,7 @@ from anabranch.model.frames import (
     LinkFrame,
     MarkIs,
     Nack,
+    NackCopy,
     NotKept,
     Ping,
     PointDropped,
@@ -41,6 +42,8 @@ from anabranch.model.frames import (
     PointSettled,
     PointTaken,
     Replay,
+    ReplayCopy,
+    Resent,
     TakePoint,
     WouldTake,
     Yield,
@@ -62,6 +65,23 @@ from anabranch.model.mesh_frames import (
     TreeId,
 )
 from anabranch.model.pattern.match import PointRecord, Start
+from anabranch.model.replication import (
+    AskLife,
+    CopyId,
+    CopySet,
+    FetchedRows,
+    FetchedTicks,
+    FetchRows,
+    FetchTicks,
+    ForgetCopy,
+    KeepRows,
+    KeepTicks,
+    Life,
+    LifeAnswer,
+    LifeStart,
+    RowsKept,
+    TicksKept,
+)
 from anabranch.model.version import Version
 
 Codec = tuple[Callable[..., bytes], Callable[..., object]]
@@ -96,6 +116,9 @@ POINT = PointRecord(
     restless=6,
 )
 
+LIFE = Life(2**62, "origin-1", 2**63 - 1)
+COPY = CopyId("keeper-1", 2**63 - 1)
+STARTS = (LifeStart(1, LIFE, CopySet((COPY, CopyId("origin-1", 1)), 2)),)
 CARRIED: list[AnyCarried] = [
     Nack([(1, 1), (3, 2**62)]),
     Done(12),
@@ -119,6 +142,20 @@ CARRIED: list[AnyCarried] = [
     WouldTake(5, "rise", 2**62, True),
     FindPoint(6, "rise", True),
     PointFound(6, "rise", "here", "low:{price < 20} WITHIN 2 s"),
+    NackCopy("origin-1", [(1, 2), (5, 2**62)], True),
+    ReplayCopy("origin-1", Replay(3, 9, 0, ["price < 20"], 64, 4_096), True),
+    Resent("origin-1", DATA, [(8, 8)], HOLES, 2**62),
+    AskLife("origin-1", LIFE, 7),
+    LifeAnswer("origin-1", LIFE, LIFE, COPY, False, 1, 2**62, STARTS, 9, True, 7, Life()),
+    KeepTicks("origin-1", LIFE, COPY, STARTS, 5, [b"", b"record"], 4, 3, b"row", True),
+    KeepRows("origin-1", LIFE, COPY, [("sinks", "s", b"row"), ("done", "e", b"")], 2, False),
+    ForgetCopy("origin-1", LIFE, COPY),
+    FetchTicks("origin-1", COPY, LIFE, 2**62),
+    FetchRows("origin-1", COPY, LIFE, "after"),
+    TicksKept("origin-1", LIFE, COPY, 2**62, True, 4),
+    RowsKept("origin-1", LIFE, COPY, 2),
+    FetchedTicks("origin-1", LIFE, 1, [b"record"]),
+    FetchedRows("origin-1", LIFE, "", [("done", "e", b"row")], "after", b"row"),
 ]
 LINK: list[LinkFrame] = [
     Hello(PROTOCOL_VERSION, "broker-1", 2**63 - 1),

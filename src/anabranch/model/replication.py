@@ -77,9 +77,11 @@ class LifeStart(Part, frozen=True):
 
 
 Starts = Annotated[tuple[LifeStart, ...], msgspec.Meta(max_length=STARTS_MAX)]
-#: Table, key and value of a catalog row; None deletes it.
+#: Table, key and value of a put; None deletes the row.
 Row = tuple[Annotated[str, msgspec.Meta(max_length=64)], Text, bytes | None]
-Rows = Annotated[list[Row], msgspec.Meta(max_length=ITEMS_MAX)]
+#: Table, key and value of a row that exists.
+StoredRow = tuple[Annotated[str, msgspec.Meta(max_length=64)], Text, bytes]
+Rows = Annotated[list[StoredRow], msgspec.Meta(max_length=ITEMS_MAX)]
 
 
 def life_at(starts: Sequence[LifeStart], tick: int) -> Life:

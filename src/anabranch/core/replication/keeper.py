@@ -72,6 +72,7 @@ from anabranch.model.replication import (
     Row,
     RowsKept,
     Starts,
+    StoredRow,
     TicksKept,
     life_at,
 )
@@ -592,7 +593,7 @@ class Keeper:
         copy.reading = 0
         if read.is_damaged:
             return self._lose(copy, "has a damaged row") + self._sync()
-        rows: list[Row] = []
+        rows: list[StoredRow] = []
         for place, value in read.rows:
             _, table, key = place.split(SEPARATOR, 2)
             rows.append((table, key, value))

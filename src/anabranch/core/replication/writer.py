@@ -59,7 +59,6 @@ from anabranch.model.replication import (
     Life,
     LifeAnswer,
     LifeStart,
-    Row,
     RowsKept,
     TicksKept,
     common_end,
@@ -565,7 +564,7 @@ class StreamWriter:
             table = REPLICATED_TABLES[number]
             is_last = read.is_last and number == len(REPLICATED_TABLES) - 1
             following = (number + 1, "") if read.is_last else (number, read.rows[-1][0])
-            rows: list[Row] = [(table, key, value) for key, value in read.rows]
+            rows = [(table, key, value) for key, value in read.rows]
             again_at = now + 4 * self._options.ask_again_s
             page = peer.send_page(following, again_at, is_last=is_last)
             frame = KeepRows(self._name, self.life, peer.answer.copy, rows, page, is_last)
