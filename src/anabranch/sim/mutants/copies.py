@@ -17,8 +17,8 @@ MUTANTS: dict[str, Mutant] = {
     "emit-unconfirmed": Mutant(
         "ticks are confirmed to publishers and emitted when this disk has them",
         Edit(f"{_REPLICATION}.released", "if gated[0][2] > writer.confirmed:", "if False:"),
-        seed=14,
-        anomaly="phantom",
+        seed=20,
+        anomaly="stale-read",
         copies=True,
     ),
     "unfenced": Mutant(
@@ -46,7 +46,7 @@ MUTANTS: dict[str, Mutant] = {
     "identity-returns": Mutant(
         "a copy that was lost is made again with the identity that it had",
         Edit(f"{_KEEPER}._ask", "CopyRow(self._next_number)", "CopyRow(1)"),
-        seed=2,
+        seed=20,
         anomaly="under-replicated",
         copies=True,
     ),
@@ -75,8 +75,7 @@ MUTANTS: dict[str, Mutant] = {
     "rows-not-carried": Mutant(
         "rows of the catalog are not in the stream",
         Edit(f"{_REPLICATION}.rows_to_append", "return self._rows.take()", "return []"),
-        seed=14,
-        anomaly="torn-batch",
+        found_by=_FINDER,
         copies=True,
     ),
     "rows-before-confirmed": Mutant(
