@@ -240,7 +240,7 @@ def test_a_stale_end_is_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("routing", "seeds"), [("tree", (0, 3)), ("mesh", (1, 6))])
+@pytest.mark.parametrize(("routing", "seeds"), [("tree", (0, 3)), ("mesh", (4, 13))])
 def test_seeds_with_origins_that_stay_down_read_from_keepers(
     routing: RoutingName, seeds: tuple[int, ...]
 ) -> None:

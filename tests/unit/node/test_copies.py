@@ -5,9 +5,9 @@ from pathlib import Path
 
 from anabranch.core.options import Options
 from anabranch.core.replication.report import OwnCopiesReport
+from anabranch.model.network import Network
 from anabranch.node.node import Node
 from tests.node_parts import (
-    CHAIN,
     NETWORK,
     RawClient,
     Stranger,
@@ -69,9 +69,13 @@ def test_events_are_confirmed_by_two_copies_which_origin_and_keeper_show(tmp_pat
     asyncio.run(story())
 
 
+#: Nobody else needs to say that the stream is new.
+TWO = Network({"middle": ["m"], "z": ["z"]}, [("middle", "z")])
+
+
 def test_an_edge_without_its_keeper_waits_says_so_and_serves_when_it_comes(tmp_path: Path) -> None:
     async def story() -> None:
-        async with running(config("z", tmp_path, CHAIN, options=COPIES)) as z:
+        async with running(config("z", tmp_path, TWO, options=COPIES)) as z:
             await until(lambda: "at 'm'" in z.broker.refusal)
             assert z.status().state == "waiting for copies"
             assert await page(z, "/health") == ("503", "waiting for copies\n")
@@ -81,7 +85,7 @@ def test_an_edge_without_its_keeper_waits_says_so_and_serves_when_it_comes(tmp_p
             why = await stranger.refusal()
             assert why.endswith("the broker is starting: it waits for copies of its stream at 'm'")
             await stranger.close()
-            async with running(config("m", tmp_path, CHAIN, z, options=COPIES)) as m:
+            async with running(config("m", tmp_path, TWO, z, options=COPIES)) as m:
                 assert m.state == "ready"
                 await until(lambda: z.status().state == "ready")
                 assert await page(z, "/health") == ("200", "ok\n")

@@ -96,7 +96,7 @@ MUTANTS: dict[str, Mutant] = {
             "assert tick <= self.written <= self.acked, (tick, self.written, self.acked)",
             "pass",
         ),
-        seed=44,
+        seed=63,
         anomaly="late-start",
     ),
     "skip-gap": Mutant(
