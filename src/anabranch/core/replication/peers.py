@@ -16,7 +16,6 @@ State: what this process has learned; safe to lose.
 """
 
 from collections import deque
-from itertools import islice
 
 from anabranch.model.replication import NO_LIFE, CopyId, Life, LifeAnswer
 
@@ -55,6 +54,7 @@ class Peer:
         "rows_at",
         "tell_at",
         "told",
+        "window_bytes",
     )
 
     def __init__(self) -> None:
@@ -80,6 +80,8 @@ class Peer:
         self.confirmed = 0
         #: (last tick, bytes) of the frames that are sent and not acknowledged.
         self.in_flight: deque[tuple[int, int]] = deque()
+        #: Their bytes.
+        self.window_bytes = 0
         #: The request number of the read in progress; 0 if there is none.
         self.reading = 0
         #: Whether it was asked, or is to be asked, and has not answered since.
@@ -95,9 +97,9 @@ class Peer:
         self.told = 0
         self.tell_at: float | None = None
 
-    @property
-    def window_bytes(self) -> int:
-        return sum(size for _, size in self.in_flight)
+    def _nothing_in_flight(self) -> None:
+        self.in_flight.clear()
+        self.window_bytes = 0
 
     def begin_life(self) -> None:
         """Its answer is about another life."""
@@ -105,7 +107,7 @@ class Peer:
         self.ask_now()
 
     def ask_now(self) -> None:
-        self.in_flight.clear()
+        self._nothing_in_flight()
         self.reading = 0
         self.factor = 1
         self.again_at = 0.0
@@ -140,7 +142,7 @@ class Peer:
         self.is_silent = False
         self.is_asked = False
         self.again_at = None
-        self.in_flight.clear()
+        self._nothing_in_flight()
         self.reading = 0
 
     def lose(self) -> None:
@@ -185,6 +187,7 @@ class Peer:
         self.told, self.tell_at = confirmed, None
         if size:
             self.in_flight.append((last, size))
+            self.window_bytes += size
             self.next = last + 1
             if self.again_at is None:
                 self.again_at = now + again_s * self.factor
@@ -195,7 +198,7 @@ class Peer:
             self.factor, self.lacked = 1, 0
             self.again_at = now + again_s
         while self.in_flight and self.in_flight[0][0] <= tick:
-            self.in_flight.popleft()
+            self.window_bytes -= self.in_flight.popleft()[1]
         if self._is_new:
             self._is_new = self._is_page_out = False
         if not self.in_flight and not self._is_page_out:
@@ -212,11 +215,14 @@ class Peer:
 class RecentRecords:
     """The newest records of the own log: all unsynced ones, and some synced ones."""
 
-    __slots__ = ("_records", "_size", "first")
+    __slots__ = ("_dropped", "_records", "_size", "first")
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self._records: deque[bytes] = deque()
+        #: The first `_dropped` of these are not kept any more: a list is cut now and then, since
+        #: the middle of a deque is slow to reach.
+        self._records: list[bytes] = []
+        self._dropped = 0
         self._size = 0
 
     def append(self, record: bytes) -> None:
@@ -225,16 +231,22 @@ class RecentRecords:
 
     def trim(self, synced: int) -> None:
         while self._size > RECENT_BYTES_MAX and self.first <= synced:
-            self._size -= len(self._records.popleft())
+            self._size -= len(self._records[self._dropped])
+            self._records[self._dropped] = b""
+            self._dropped += 1
             self.first += 1
+        if self._dropped * 2 > len(self._records):
+            del self._records[: self._dropped]
+            self._dropped = 0
 
     def portion(self, first: int) -> list[bytes]:
         """Records from this tick on, as many as one frame takes."""
         found: list[bytes] = []
         size = 0
-        for record in islice(self._records, first - self.first, None):
+        place = self._dropped + first - self.first
+        for record in self._records[place : place + FRAME_TICKS]:
             size += len(record)
-            if found and (size > FRAME_BYTES or len(found) >= FRAME_TICKS):
+            if found and size > FRAME_BYTES:
                 break
             found.append(record)
         return found
