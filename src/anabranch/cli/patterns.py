@@ -16,7 +16,7 @@ from anabranch.cli import connect_options
 from anabranch.cli.errors import CommandError, CommandGroup
 from anabranch.cli.output import print_json
 from anabranch.cli.screen import Column, console, fitted, room, show
-from anabranch.cli.status import TokenFile, ask_all, brokers_of
+from anabranch.cli.status import ObservedNetwork, ObservePorts, TokenFile, ask_all, brokers_of
 from anabranch.cli.subscribe import PlacementOption, Where, placement_of
 from anabranch.client.options import DEFAULT_OPTIONS
 from anabranch.core.patterns.join_points.join_points import JoinPointReport
@@ -152,19 +152,9 @@ def _way(
 
 @app.command("list")
 def list_patterns(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
-    ] = None,
+    addresses: ObservePorts = None,
     *,
-    network: Annotated[
-        Path | None,
-        typer.Option(
-            "--network",
-            "-n",
-            help="Query all brokers of this network file. Default, without addresses:"
-            " $ANABRANCH_NETWORK.",
-        ),
-    ] = None,
+    network: ObservedNetwork = None,
     token_file: TokenFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document per pattern.")

@@ -5,7 +5,6 @@ streams with what keepers say of the copies that they keep (`replication_view`).
 """
 
 import asyncio
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,14 @@ from anabranch.cli.errors import CommandGroup
 from anabranch.cli.output import print_json
 from anabranch.cli.replication_view import copies_table, streams_table, why_below
 from anabranch.cli.screen import console, room, show
-from anabranch.cli.status import TokenFile, ask_all, brokers_of, streams_of
+from anabranch.cli.status import (
+    ObservedNetwork,
+    ObservePorts,
+    TokenFile,
+    ask_all,
+    brokers_of,
+    streams_of,
+)
 
 app = typer.Typer(
     name="replication",
@@ -28,19 +34,9 @@ app = typer.Typer(
 
 @app.command("show")
 def show_copies(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
-    ] = None,
+    addresses: ObservePorts = None,
     *,
-    network: Annotated[
-        Path | None,
-        typer.Option(
-            "--network",
-            "-n",
-            help="Query all brokers of this network file. Default, without addresses:"
-            " $ANABRANCH_NETWORK.",
-        ),
-    ] = None,
+    network: ObservedNetwork = None,
     token_file: TokenFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document per stream.")

@@ -370,6 +370,18 @@ _REFUSAL_MAX = 500
 
 
 #: The token option of commands that query observe ports.
+ObservePorts = Annotated[
+    list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
+]
+ObservedNetwork = Annotated[
+    Path | None,
+    typer.Option(
+        "--network",
+        "-n",
+        help="Query all brokers of this network file. Default, without addresses:"
+        " $ANABRANCH_NETWORK.",
+    ),
+]
 TokenFile = Annotated[
     Path | None,
     typer.Option(
@@ -452,18 +464,8 @@ def _refusal(code: int, body: bytes, token_file: Path | None) -> str:
 
 
 def status(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
-    ] = None,
-    network: Annotated[
-        Path | None,
-        typer.Option(
-            "--network",
-            "-n",
-            help="Query all brokers of this network file. Default, without addresses:"
-            " $ANABRANCH_NETWORK.",
-        ),
-    ] = None,
+    addresses: ObservePorts = None,
+    network: ObservedNetwork = None,
     token_file: TokenFile = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON document per broker.")

@@ -22,6 +22,7 @@ from anabranch.cli.output import iso_time, print_json
 from anabranch.cli.screen import Column, console, fitted, room, show
 from anabranch.cli.status import (
     Asked,
+    ObservePorts,
     TokenFile,
     ask_all,
     brokers_of,
@@ -95,9 +96,7 @@ class Sample:
 
 
 def top(
-    addresses: Annotated[
-        list[str] | None, typer.Argument(help="Observe ports, HOST:PORT.", show_default=False)
-    ] = None,
+    addresses: ObservePorts = None,
     network: Annotated[
         Path | None,
         typer.Option(
