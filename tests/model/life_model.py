@@ -1,8 +1,9 @@
 """A model of replicated streams (ADR 0030): copies, writers and their lives.
 
-One origin with two processes that may run at the same time, each with a disk of its own, and one to
-three keepers. `Model.steps` says what can happen in a state, `Model.check` whether a promise is
-broken, `Model.check_progress` whether the stream can go on; `life_protocol` searches all states.
+One origin with two processes that may run at the same time, each with a disk of its own, one to
+three keepers, and a closer: another broker that closes the stream while its origin is away.
+`Model.steps` says what can happen in a state, `Model.check` whether a promise is broken,
+`Model.check_progress` whether the stream can go on; `life_protocol` searches all states.
 The model shares no code with the product.
 
 What the model leaves out, and why that loses no story:
@@ -11,6 +12,7 @@ What the model leaves out, and why that loses no story:
   any of it at any time or never. This covers loss, repetition, delay and reordering.
 - A writer acts on any set of answers that suffices, so an answer may be late or lost.
 - The processes of the origin do not reach each other's disk; a keeper's old disk is gone for all.
+  A closer reaches keepers only.
 - Acknowledgements are counted at once. A writer that counts them later confirms less, later.
 - A process that stops is one that does nothing more. What it had not synced is in no copy: its own
   log is a copy like the others, which takes records from its writer.
@@ -33,6 +35,9 @@ switches each back to the reading that fails):
 6. The writer's own copy is in every write quorum.
 7. With `confirm` 1 a writer may start alone if its own copy is a member of its newest set.
 8. A life names the process that has it, since two processes may be of one broker.
+9. A closer needs the answers that a writer needs, all of them from keepers, and one that knows of a
+   confirmed tick. It takes the newest set as it is, writes its life record and nothing else, and
+   says that the stream is closed when that record is confirmed.
 
 Prior art: Raft (Ongaro, Ousterhout 2014), whose figure 8 is `unsealed_ticks` here.
 """
@@ -52,6 +57,8 @@ Action = tuple[str, int, int]
 
 #: The copy of the origin's first process, and of its second; keepers follow.
 FIRST_KEEPER = 2
+#: The closer's place among the processes. It has no copy.
+CLOSER = 2
 GENERATIONS = 8
 
 
@@ -100,6 +107,8 @@ class Rules:
     founding_asks_configured: bool = False
     #: A tick is confirmed without the writer's own copy.
     own_copy_optional: bool = False
+    #: A closer says that the stream is closed before its life record is confirmed.
+    closed_by_promises: bool = False
 
 
 SOUND = Rules()
@@ -130,6 +139,8 @@ class World:
     rollbacks: int = 0
     #: A second process of the origin, without the first one's disk, may start at any time.
     second: bool = True
+    #: Another broker may close the stream at any time.
+    closer: bool = False
     founded: bool = True
     #: The configured set, per version of the network file: sites of keepers.
     files: tuple[tuple[int, ...], ...] = ()
@@ -178,6 +189,8 @@ class Life(NamedTuple):
     first: int
     log: Log
     confirmed: int
+    #: Whether its writer is the closer.
+    closing: bool = False
 
 
 class State(NamedTuple):
@@ -221,6 +234,7 @@ class Model:
         self.rules = world.rules
         self.sites = world.sites()
         self.writers = (0, 1) if world.second else (0,)
+        self.processes = (*self.writers, CLOSER) if world.closer else self.writers
 
     # ------------------------------------------------------------------------- lives and logs
 
@@ -250,7 +264,7 @@ class Model:
             member = world.founded and (site == 0 or site in keepers)
             copies.append(Copy(0, 1, (1,), 1, None, 1) if member else Copy(0, 0, (), 0))
         lives: list[Life | None] = [None] * (world.lives + 1)
-        processes = [NOBODY, NOBODY]
+        processes = [NOBODY, NOBODY, NOBODY]
         if world.founded:
             members = (identity(0, 0), *(identity(site, 0) for site in keepers))
             lives[1] = Life(members, (), False, 0, (1,), 1)
@@ -264,7 +278,11 @@ class Model:
             processes=replace_at(state.processes, writer, process),
             lives=replace_at(state.lives, life, Life((), (), False, 0, (), 0)),
         )
-        return self.promised(state, writer, life)
+        return state if writer == CLOSER else self.promised(state, writer, life)
+
+    def _reaches_site(self, process: int, site: int) -> bool:
+        """Whether a process reaches a copy: its own one, and those of keepers."""
+        return site >= FIRST_KEEPER or site == process
 
     def promised(self, state: State, site: int, life: int) -> State:
         """A copy promises a life and answers its writer."""
@@ -275,9 +293,10 @@ class Model:
         synced = copy.synced_promise if self.rules.unsynced_promise else life
         now = copy._replace(promised=life, proposal=proposal, synced_promise=synced)
         processes = state.processes
-        for writer in self.writers:
+        for writer in self.processes:
             process = processes[writer]
-            if process.life == life and not process.begun and site != 1 - writer:
+            reaches = self._reaches_site(writer, site)
+            if process.life == life and not process.begun and reaches:
                 answers = replace_at(process.answers, site, copy)
                 processes = replace_at(processes, writer, process._replace(answers=answers))
         return state._replace(copies=replace_at(state.copies, site, now), processes=processes)
@@ -321,6 +340,9 @@ class Model:
         for member in members:
             site, generation = divmod(member, GENERATIONS)
             if site < FIRST_KEEPER:
+                if writer == CLOSER:
+                    # It is away; nothing is known about it.
+                    continue
                 if site != writer or state.copies[site].generation != generation:
                     found.add(member)
             elif site in answers and answers[site].generation != generation:
@@ -336,8 +358,10 @@ class Model:
             founding = not named
         if founding and any(site not in answers for site in self._founders(state, writer, named)):
             return False
-        own = identity(writer, state.copies[writer].generation)
-        if confirm == 1 and named:
+        if writer == CLOSER and (founding or not named):
+            return False
+        if confirm == 1 and named and writer != CLOSER:
+            own = identity(writer, state.copies[writer].generation)
             newest = named[max(named)]
             if own in newest and set(answers) == {writer}:
                 return True
@@ -377,6 +401,8 @@ class Model:
             return None
         adopted = self._adopted(answers, named)
         newest = named[max(named)] if named else ()
+        if writer == CLOSER:
+            return self._closing(state, process, adopted, named)
         own = state.copies[writer]
         member = identity(writer, own.generation)
         other_records = self.same_length(own.log, adopted) < len(own.log)
@@ -404,6 +430,23 @@ class Model:
         return state._replace(
             copies=replace_at(state.copies, writer, own),
             processes=replace_at(state.processes, writer, process),
+            lives=replace_at(state.lives, process.life, begun),
+        )
+
+    def _closing(
+        self, state: State, process: Process, adopted: Log, named: dict[int, Members]
+    ) -> State:
+        """The closer keeps the newest set, and will write its life record only."""
+        members = named[max(named)]
+        older: Sets = tuple(sorted((other, s) for other, s in named.items() if s != members))
+        if self.rules.old_set_ignored:
+            older = ()
+        begun = Life(members, older, False, len(adopted), (*adopted, process.life), 0, True)
+        if self.rules.closed_by_promises:
+            begun = begun._replace(confirmed=len(begun.log))
+        process = Process(process.life, process.file, True, (), ())
+        return state._replace(
+            processes=replace_at(state.processes, CLOSER, process),
             lives=replace_at(state.lives, process.life, begun),
         )
 
@@ -498,7 +541,7 @@ class Model:
 
     def settled(self, state: State) -> State:
         """Counts acknowledgements, confirms, and tells copies what is confirmed."""
-        for writer in self.writers:
+        for writer in self.processes:
             process = state.processes[writer]
             if process.begun:
                 state = self._settled(state, writer, process)
@@ -512,7 +555,7 @@ class Model:
             if self.rank(copy.promised) == self.rank(process.life) or (
                 self.rules.no_fencing and copy.promised
             ):
-                if site == 1 - writer:
+                if not self._reaches_site(writer, site):
                     continue
                 ticks = self.same_length(copy.log, begun.log)
                 member = identity(site, copy.generation)
@@ -524,7 +567,7 @@ class Model:
             state = state._replace(lives=replace_at(state.lives, process.life, begun))
         process = process._replace(acknowledged=tuple(sorted(acknowledged.items())))
         copies = tuple(
-            self._told(copy, process.life, begun) if site != 1 - writer else copy
+            self._told(copy, process.life, begun) if self._reaches_site(writer, site) else copy
             for site, copy in enumerate(state.copies)
         )
         return state._replace(copies=copies, processes=replace_at(state.processes, writer, process))
@@ -555,7 +598,7 @@ class Model:
         if self.rules.learner_counts:
             counts = [*acknowledged.values(), *counts]
         upto = sorted(counts, reverse=True)[confirm - 1]
-        if not self.rules.own_copy_optional:
+        if not self.rules.own_copy_optional and writer != CLOSER:
             upto = min(upto, acknowledged.get(begun.members[0], 0))
         if upto < record and not self.rules.unsealed_ticks:
             return begun.confirmed
@@ -669,7 +712,7 @@ class Model:
                     if self.rules.repetition_cuts and copy.promised == life:
                         for at in range(len(copy.log) - 1):
                             yield ("repeat", site, at), self.repeated(state, site, at)
-        for process in state.processes:
+        for process in state.processes[:CLOSER]:
             begun = state.lives[process.life] if process.begun else None
             ticks = self.world.ticks[min(process.life, len(self.world.ticks)) - 1]
             if begun and len(begun.log) - begun.first <= ticks:
@@ -677,41 +720,44 @@ class Model:
         yield from self._faults(state)
 
     def _starts(self, state: State) -> Iterator[tuple[Action, State]]:
-        for writer in self.writers:
-            process, own = state.processes[writer], state.copies[writer]
+        for writer in self.processes:
+            process = state.processes[writer]
+            known = max(process.life, 0 if writer == CLOSER else state.copies[writer].promised)
             for life in range(1, self.world.lives + 1):
-                if state.lives[life] is not None or life <= max(own.promised, process.life):
+                if state.lives[life] is not None or life <= known:
                     continue
-                for file in range(len(self.world.files) or 1):
+                for file in range(len(self.world.files) or 1 if writer != CLOSER else 1):
                     number = writer * 10 + file
                     yield ("start", number, life), self.asked(state, writer, life, file)
 
     def _begins(self, state: State) -> Iterator[tuple[Action, State]]:
-        for writer in self.writers:
+        for writer in self.processes:
             process = state.processes[writer]
             if not process.life or process.begun:
                 continue
             others = [
                 site
                 for site, answer in enumerate(process.answers)
-                if answer is not None and site != writer
+                if answer is not None and (site != writer or writer == CLOSER)
             ]
             subsets = chain.from_iterable(
                 combinations(others, size) for size in range(len(others) + 1)
             )
+            own = () if writer == CLOSER else (writer,)
             for subset in subsets:
-                after = self.begun(state, writer, (writer, *subset))
+                after = self.begun(state, writer, (*own, *subset))
                 if after is not None:
                     mask = sum(1 << site for site in subset)
                     yield ("begin", writer, mask), after
 
     def _reaches(self, state: State, life: int, site: int) -> bool:
-        """The processes of the origin do not reach each other's copies."""
+        """The processes of the origin reach their own copies only, the closer none of them."""
         if site >= FIRST_KEEPER:
             return True
         begun = state.lives[life]
         return (
             begun is not None
+            and not begun.closing
             and bool(begun.members)
             and (begun.members[0] == identity(site, state.copies[site].generation))
         )

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from tests.model.life_model import (
     AS_WRITTEN,
+    CLOSER,
     GENERATIONS,
     Action,
     BrokenPromiseError,
@@ -103,7 +104,7 @@ def describe(before: State, action: Action, after: State) -> str:
     match kind:
         case "start":
             file = " with the changed network file" if at % 10 else ""
-            line = f"{name_of(at // 10)} starts life {number}{file}"
+            line = f"{writer_name(at // 10)} starts life {number}{file}"
         case "promise":
             line = f"{name_of(at)} promises life {number}"
         case "begin":
@@ -113,7 +114,7 @@ def describe(before: State, action: Action, after: State) -> str:
             begun = after.lives[life]
             assert begun is not None
             members = ", ".join(member_name(member) for member in begun.members)
-            line = f"{name_of(at)} begins life {life} with answers of {names}: "
+            line = f"{writer_name(at)} begins life {life} with answers of {names}: "
             line += f"lives {list(begun.log)}, members {members}"
         case "take":
             had, has = before.copies[at].log, after.copies[at].log
@@ -136,6 +137,10 @@ def describe(before: State, action: Action, after: State) -> str:
     return line
 
 
+def writer_name(process: int) -> str:
+    return "the closer" if process == CLOSER else name_of(process)
+
+
 def member_name(member: int) -> str:
     site, generation = divmod(member, GENERATIONS)
     return name_of(site) + (f" (disk {generation + 1})" if generation else "")
@@ -151,6 +156,7 @@ def main() -> int:
     parser.add_argument("--losses", type=int, default=0, help="disks that may be lost")
     parser.add_argument("--rollbacks", type=int, default=0, help="keepers that may be rolled back")
     parser.add_argument("--single", action="store_true", help="no second process of the origin")
+    parser.add_argument("--closer", action="store_true", help="another broker may close the stream")
     parser.add_argument("--unfounded", action="store_true", help="begin without a stream")
     parser.add_argument("--change", action="store_true", help="the last keeper may be replaced")
     parser.add_argument("--depth", type=int, default=1000, help="steps from the beginning")
@@ -171,6 +177,7 @@ def main() -> int:
         losses=options.losses,
         rollbacks=options.rollbacks,
         second=not options.single,
+        closer=options.closer,
         founded=not options.unfounded,
         files=changed_files(options.copies) if options.change else (),
         rules=rules,

@@ -21,6 +21,7 @@ CHANGE = World(second=False, losses=1, files=changed_files(3))
 CHANGE_OF_TWO = World(copies=2, second=False, losses=1, files=changed_files(2))
 FIGURE_8 = World(lives=4, ticks=(1, 0), second=False)
 NEW_STREAM = World(copies=2, confirm=1, founded=False)
+CLOSED = World(second=False, closer=True)
 ROLLED_BACK = World(second=False, lives=3, rollbacks=1)
 
 MISTAKES = {
@@ -43,6 +44,7 @@ UNSAFE_READINGS = {
     "founding_by_quorum": NEW_STREAM,
     "founding_asks_configured": CHANGE_OF_TWO,
     "own_copy_optional": ROLLED_BACK,
+    "closed_by_promises": CLOSED,
 }
 STUCK_READINGS = {
     "last_proposal": NEW_STREAM,
@@ -77,6 +79,31 @@ def test_keeper_is_replaced_while_the_origin_loses_its_disk() -> None:
 
 def test_rolled_back_keeper_loses_nothing_that_the_origin_has() -> None:
     _passes(search(ROLLED_BACK, recover_every=1))
+
+
+@pytest.mark.parametrize(("copies", "confirm"), [(3, 2), (3, 3)])
+def test_stream_is_closed_while_its_origin_writes(copies: int, confirm: int) -> None:
+    closed = World(copies, confirm, second=False, closer=True, ticks=(1, 0))
+    _passes(search(closed, recover_every=5))
+
+
+def test_stream_is_closed_while_two_processes_start() -> None:
+    _passes(search(World(closer=True), recover_every=1))
+
+
+def test_stream_is_closed_after_a_disk_is_lost() -> None:
+    _passes(search(World(second=False, closer=True, losses=1), recover_every=20))
+
+
+@pytest.mark.slow
+def test_stream_is_closed_while_a_keeper_is_replaced() -> None:
+    _passes(search(World(second=False, closer=True, files=changed_files(3)), recover_every=20))
+
+
+@pytest.mark.slow
+def test_stream_is_closed_several_times() -> None:
+    closed = World(second=False, closer=True, lives=4, ticks=(1, 0))
+    _passes(search(closed, recover_every=200))
 
 
 @pytest.mark.slow
