@@ -157,6 +157,9 @@ class Facts:
                 self.withdrawn[life] = min(first, record.sequence)
             case saw.Forgotten():
                 self._take_forgotten(record)
+            case saw.Restored():
+                for deleted in (self.deleted, *self.deleted_when_asked.values()):
+                    deleted.pop(record.stream, None)
             case saw.Lost():
                 self.lost[record.stream].append((record.first, record.last))
             case saw.Drafted() | saw.BatchAsked() | saw.BatchTold() | saw.SinkLeft():

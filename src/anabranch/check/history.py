@@ -110,9 +110,16 @@ class Forgotten(Record, frozen=True):
     stream: str
     tick: int
     #: `lossy`: ticks that clients still need may be missing. `released`: no client needs them.
-    #: `deleted`: after one of the other two; from now on no crash restores the ticks.
+    #: `deleted`: after one of the other two; from now on no crash restores the ticks, unless a
+    #: `Restored` follows.
     why: Literal["lossy", "released", "deleted"] = "lossy"
     time: float = 0.0
+
+
+class Restored(Record, frozen=True):
+    """A log was lost or set back: a copy may bring back ticks that were deleted."""
+
+    stream: str
 
 
 class Lost(Record, frozen=True):
@@ -290,6 +297,7 @@ AnyRecord = (
     | Abandoned
     | Logged
     | Forgotten
+    | Restored
     | Lost
     | Subscribed
     | Refused

@@ -17,6 +17,7 @@ Rules
 from collections.abc import Callable, Iterator
 from random import Random
 
+from anabranch.check import history as told
 from anabranch.check.checker import Anomaly
 from anabranch.core.broker import Broker
 from anabranch.core.replication.keeper import KeptCopy
@@ -29,8 +30,9 @@ from anabranch.sim.world import World
 class DiskLosses:
     """Lost disks of one world, and the watch over copies. See the top of this module."""
 
-    def __init__(self, world: World, chance: Random) -> None:
+    def __init__(self, world: World, history: list[told.Record], chance: Random) -> None:
         self._world = world
+        self._history = history
         self._chance = chance
         self._is_over = False
         #: How many were lost, and set back.
@@ -68,7 +70,7 @@ class DiskLosses:
             world.after(0.1, self._set_back, rate, victim, old)
             return
         self.set_back += 1
-        world.kill(victim)
+        self._kill(victim)
         host.disk = host.disk.set_back(old, keeps_catalog=False)
         world.after(0.02 + self._chance.random(), world.start, victim)
         self._later(2 * rate, self._take_copy, rate)
@@ -83,9 +85,14 @@ class DiskLosses:
         if host.broker is None or host.is_leaving or not self._is_survivable(victim):
             return
         self.count += 1
-        world.kill(victim)
+        self._kill(victim)
         host.disk.lose()
         world.after(0.02 + self._chance.random(), world.start, victim)
+
+    def _kill(self, victim: str) -> None:
+        self._world.kill(victim)
+        # What is fetched from a copy may be more than the origin had left.
+        self._history.append(told.Restored(victim))
 
     # -- what may be lost -------------------------------------------------------------------------
 

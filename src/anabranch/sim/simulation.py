@@ -121,7 +121,7 @@ class Simulation:
         if plan.options.copies > 1:
             self.copy_reads.next = self.world.watcher
             self.world.watcher = self.copy_reads.step
-        self.disk_losses = DiskLosses(self.world, Random(plan.seed ^ 0xD15C))
+        self.disk_losses = DiskLosses(self.world, self.history, Random(plan.seed ^ 0xD15C))
         self._is_calm = False
 
     def run(self) -> SimVerdict:
@@ -281,9 +281,7 @@ class Simulation:
         self._gone[stream] = max(self._gone.get(stream, 0), tick)
         if isinstance(what, int):
             self._deleted[stream] = what
-            # A log that is lost is fetched from a copy, which may not have deleted as much.
-            if not self.disk_losses.count and not self.disk_losses.set_back:
-                self.history.append(told.Forgotten(stream, what, "deleted", now))
+            self.history.append(told.Forgotten(stream, what, "deleted", now))
             return
         options = self.plan.options
         ticks = self._head(stream) - self._deleted.get(stream, 0)

@@ -100,3 +100,7 @@ def test_a_start_that_was_deleted_before_may_not_be_granted() -> None:
     elsewhere = subscribed(ABOVE_TWO, start="tick", latest_start={"other": 2})
     assert names([*stream_of(1, 2), deleted, elsewhere, started(2)]) == []
     assert names([*stream_of(1, 2), asked, deleted, started(2)]) == []
+    for restored in ([deleted, saw.Restored("o"), asked], [deleted, asked, saw.Restored("o")]):
+        assert names([*stream_of(1, 2), *restored, started(2)]) == []
+    elsewhere_too = [deleted, saw.Restored("other"), asked]
+    assert names([*stream_of(1, 2), *elsewhere_too, started(2)]) == ["wrongly-granted"]
