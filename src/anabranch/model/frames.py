@@ -263,8 +263,8 @@ class NackCopy(Carried, frozen=True, tag=32):
 
 
 class ReplayCopy(Carried, frozen=True, tag=34):
-    """An edge sends a keeper of a stream the replay that it has sent to its origin. `Answer` and
-    `NotKept` answer it."""
+    """An edge sends a keeper of a stream the replay that it has sent to its origin. `Answer`,
+    `NotKept` and `NotInCopy` answer it."""
 
     stream: Name
     replay: Replay
@@ -287,7 +287,16 @@ Moves = TakePoint | PointTaken | PointSettled | AskPlace | WouldTake
 ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
 ForCopies = NackCopy | ReplayCopy
-ForEdges = Answer | Resent | NotKept | Held | Claim | Yield | Found
+
+
+class NotInCopy(Carried, frozen=True, tag=37):
+    """A keeper cannot serve the first tick of a `ReplayCopy`: it does not know it to be confirmed,
+    or the event was transient. The origin may have it."""
+
+    request: Count
+
+
+ForEdges = Answer | Resent | NotKept | NotInCopy | Held | Claim | Yield | Found
 AnyCarried = Questions | ForCopies | Done | ForEdges | Known | ForPoints | ForReplication
 
 

@@ -87,6 +87,7 @@ from anabranch.model.frames import (
     Hold,
     Nack,
     NackCopy,
+    NotInCopy,
     NotKept,
     Replay,
     Resent,
@@ -514,6 +515,8 @@ class Edge:
             self._ownership.yielded(source, content)
         elif isinstance(content, Find):
             self._ownership.find(source, content)
+        elif isinstance(content, NotInCopy):
+            return self._state.requests.ask_origin(now, content.request, source)
         elif isinstance(content, Answer | NotKept | Held | Found):
             self._answered(now, source, content)
             if isinstance(content, Answer) and content.data:

@@ -146,7 +146,7 @@ Subject = StreamPosition | PendingAttach | EdgeSubscription
 class PendingRequest:
     """A request to another broker that has not been answered."""
 
-    __slots__ = ("asked", "attempts", "content", "repeat_at", "subject", "target")
+    __slots__ = ("asked", "asked_last", "attempts", "content", "repeat_at", "subject", "target")
 
     def __init__(self, target: str, content: AnyCarried, subject: Subject, at: float) -> None:
         self.target = target
@@ -157,32 +157,35 @@ class PendingRequest:
         self.attempts = 0
         #: The target, and the keepers that were asked instead.
         self.asked = {target}
+        self.asked_last = target
 
     def ask(self, broker: str) -> None:
         self.asked.add(broker)
+        self.asked_last = broker
 
 
 class PendingRequests:
     """Requests that wait for an answer and are repeated until it arrives.
 
-    Carried messages may be lost. So every request of an edge to another broker (replays, holds,
-    finds, claims) is kept here until it is answered or no longer needed, and is sent again after a
-    pause, which doubles up to three times. Rules:
+     Carried messages may be lost. So every request of an edge to another broker (replays, holds,
+     finds, claims) is kept here until it is answered or no longer needed, and is sent again after a
+     pause, which doubles up to three times. Rules:
 
-    1. A request keeps its number when it is repeated, so any of its answers will do.
-    2. Numbers grow across restarts of the broker: the upper half of a number is the *run*, which
-       grows with every start and is on disk before the first request of the run is sent. So no
-       answer to a request of an earlier run is accepted in this one. A run that has used half of
-       its numbers reserves the next run as well, long before it needs it.
-    3. The next request due is at the front of a heap, so requests without an answer cost nothing
-       until they are due. Entries of closed or postponed requests are skipped, and swept when they
-       outnumber the others.
-    4. A replay for a position may be answered by a keeper of the stream too: repetitions go to the
-       origin and to keepers in turn (`sources`). Everything else is asked of its target only.
+     1. A request keeps its number when it is repeated, so any of its answers will do.
+     2. Numbers grow across restarts of the broker: the upper half of a number is the *run*, which
+        grows with every start and is on disk before the first request of the run is sent. So no
+        answer to a request of an earlier run is accepted in this one. A run that has used half of
+        its numbers reserves the next run as well, long before it needs it.
+     3. The next request due is at the front of a heap, so requests without an answer cost nothing
+        until they are due. Entries of closed or postponed requests are skipped, and swept when they
+        outnumber the others.
+     4. A replay for a position may be answered by a keeper of the stream too: repetitions go to the
+       origin and to keepers in turn (`sources`), and the origin is asked at once if a keeper says
+       that it cannot serve it. Everything else is asked of its target only.
     5. There is at most one request per position, per stream or edge of an attach, and per claim:
-       the number of requests is bounded by the number of subscriptions.
+        the number of requests is bounded by the number of subscriptions.
 
-    State: safe to lose, except for the run.
+     State: safe to lose, except for the run.
     """
 
     def __init__(
@@ -242,11 +245,21 @@ class PendingRequests:
         ):
             return CarryTo(request.target, content)
         target = sources.target(now, request.attempts)
+        request.ask(target)
         if target == request.target:
             return CarryTo(target, content)
-        request.ask(target)
         is_away = sources.is_away(now)
         return CarryTo(target, ReplayCopy(request.target, content, is_away))
+
+    def ask_origin(self, now: float, number: int, keeper: str) -> list[PartRequest]:
+        """A keeper has not what it was asked for last: ask the origin now, not after the pause."""
+        request = self._pending.get(number)
+        if request is None or keeper == request.target or request.asked_last != keeper:
+            return []
+        request.asked_last = request.target
+        request.attempts += 1
+        self._postpone(number, request, now + self._repeat_s)
+        return [CarryTo(request.target, request.content)]
 
     def subject(self, number: int, source: str) -> Subject | None:
         """The subject of a request; None if that broker has no such request pending."""

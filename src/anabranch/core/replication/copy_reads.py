@@ -8,14 +8,15 @@ events that were never on disk. So it claims less (ADR 0030, rules 17 to 19).
 Rules
 
 1. Nothing is said about ticks that the keeper does not know to be confirmed and has on its disk. It
-   never says that there is nothing more: a request from such a tick on gets no answer.
+   never says that there is nothing more: a replay from such a tick on is answered by `NotInCopy`,
+   so that the edge asks the origin at once.
 2. `Resent` has every event of its ticks, so it is valid for any interest of the edge. A tick
    without an event is silent: a mark, a life, catalog rows.
 3. Ticks before the beginning of the copy are deleted at the origin, which told that beginning. They
    are withheld (`Resent`) or refused (`NotKept`).
 4. A transient event was never written. Its tick is withheld only if the edge has not heard of the
-   origin for long; otherwise it is left to the origin, which may have it in memory, and an answer
-   to a replay ends before it.
+   origin for long; otherwise it is left to the origin, which may have it in memory: an answer to a
+   replay ends before it, and a replay from it on is answered by `NotInCopy`.
 5. As at the origin, a nack brings at most `nack_ticks_max` ticks and `replay_bytes_max` bytes, and
    no tick again for a while; a replay examines at most `EXAMINED_MAX` ticks and one step of work.
    One nack and one replay of an edge are read at a time, and few reads in all. What finds no place
@@ -52,7 +53,7 @@ from anabranch.core.replication.keeper import Keeper, KeptCopy
 from anabranch.core.routing.contract import WorkDone
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Datum, Hole
-from anabranch.model.frames import ForCopies, NackCopy, NotKept, ReplayCopy, Resent
+from anabranch.model.frames import ForCopies, NackCopy, NotInCopy, NotKept, ReplayCopy, Resent
 from anabranch.model.limits import Limits
 from anabranch.model.network import Network
 
@@ -195,7 +196,9 @@ class CopyReads:
         if replay.first < copy.row.first:
             return [CarryTo(edge, NotKept(replay.request, copy.row.first))]
         known = known_through(copy)
-        if replay.first > known or self._is_full:
+        if replay.first > known:
+            return [CarryTo(edge, NotInCopy(replay.request))]
+        if self._is_full:
             return []
         distance = self._network.distance(copy.stream, edge)
         wanted = validated_replay(edge, replay, distance, self._options, self._limits)
@@ -213,7 +216,7 @@ class CopyReads:
             places = (place for place, entry in enumerate(entries) if _is_transient(entry))
             entries = entries[: next(places, len(entries))]
         if not entries:
-            return []
+            return [CarryTo(chunk.wanted.edge, NotInCopy(chunk.wanted.request))]
         found, work = answer(chunk.wanted, first, entries, known_through(chunk.copy))
         return [CarryTo(chunk.wanted.edge, found), WorkDone(work)]
 

@@ -16,12 +16,10 @@ MUTANTS: dict[str, Mutant] = {
         "a keeper takes the newest tick that it knows for the end of the stream",
         Edit(
             f"{_READS}:CopyReads._replay",
-            "if replay.first > known or self._is_full:",
-            "if replay.first > known:\n"
-            "    from anabranch.model.frames import Answer\n"
-            "    nothing = Answer(replay.request, replay.first, known, known, [])\n"
-            "    return [CarryTo(edge, nothing)]\n"
-            "if self._is_full:",
+            "return [CarryTo(edge, NotInCopy(replay.request))]",
+            "from anabranch.model.frames import Answer\n"
+            "nothing = Answer(replay.request, replay.first, known, known, [])\n"
+            "return [CarryTo(edge, nothing)]",
         ),
         Edit(
             "anabranch.core.edge.edge:Edge._note_source",

@@ -6,7 +6,7 @@ from anabranch.core.edge.sources import Sources, sources_of
 from anabranch.core.options import Options
 from anabranch.model.errors import RemoteError
 from anabranch.model.frame_parts import Hole
-from anabranch.model.frames import Answer, Nack, NackCopy, Replay, ReplayCopy, Resent
+from anabranch.model.frames import Answer, Nack, NackCopy, NotInCopy, Replay, ReplayCopy, Resent
 from anabranch.model.version import Version
 from tests.edge_parts import NETWORK, Rig, datum
 
@@ -172,6 +172,26 @@ def test_a_keeper_cannot_say_that_there_is_nothing_more() -> None:
     edge.wait(5.0)
     # The request is still open.
     assert edge.asked(Replay, "b")[0] == replay
+
+
+def test_the_origin_is_asked_at_once_for_what_a_keeper_has_not() -> None:
+    edge, session, replay = behind()
+    not_there = NotInCopy(replay.request)
+    # Nobody was asked in place of the origin yet.
+    for broker in ("h1", "b"):
+        edge.say(broker, not_there)
+    assert edge.asked(Replay) == []
+    edge.wait(0.6)
+    assert edge.asked(ReplayCopy, "h1") == [ReplayCopy("b", replay)]
+    edge.say("c", not_there)
+    assert edge.asked(Replay) == []
+    edge.say("h1", not_there)
+    assert edge.asked(Replay, "b") == [replay]
+    edge.say("h1", not_there)
+    assert edge.asked(Replay) == []
+    edge.say("b", Answer(replay.request, 6, 20, 20, [datum(7)]))
+    assert edge.delivered(session) == [7]
+    edge.say("h1", not_there)
 
 
 def test_a_broker_that_was_not_asked_does_not_answer() -> None:

@@ -25,6 +25,7 @@ from anabranch.model.frames import (
     Answer,
     AnyCarried,
     NackCopy,
+    NotInCopy,
     NotKept,
     Replay,
     ReplayCopy,
@@ -113,7 +114,7 @@ def test_nothing_is_said_about_what_follows() -> None:
     bench = Bench([event(tick) for tick in range(1, 9)], confirmed=5)
     assert bench.nack((6, 8)) == []
     # An answer without ticks would say that there are none.
-    assert bench.replay(6) == []
+    assert bench.replay(6) == [NotInCopy(5)]
     assert bench.asked == []
 
 
@@ -151,7 +152,7 @@ def test_a_transient_event_is_left_to_an_origin_that_may_have_it() -> None:
     assert ([datum.tick for datum in resent.data], resent.withheld) == ([1, 3], [])
     [answer] = Bench(records, confirmed=3).replay(1)
     assert answer.through == 1
-    assert Bench(records, confirmed=3).replay(2) == []
+    assert Bench(records, confirmed=3).replay(2) == [NotInCopy(5)]
 
 
 def test_a_transient_event_is_withheld_if_the_origin_is_away() -> None:
