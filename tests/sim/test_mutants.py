@@ -60,6 +60,13 @@ def test_the_recorded_seeds_are_clean_without_the_mutants(
     assert not run_seed(order, seed).verdict.anomalies
 
 
+def test_the_documentation_names_the_seeds() -> None:
+    text = (ROOT / "docs" / "explanation" / "simulation.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| .* \| (\d+) \| `([a-z-]+)` \|$", text, re.MULTILINE)
+    told = sorted((name, int(seed), anomaly) for name, seed, anomaly in rows)
+    assert told == sorted((name, seed, MUTANTS[name].anomaly) for name, seed in SEEDS.items())
+
+
 def test_there_are_many_mutants_and_each_is_within_reach() -> None:
     assert len(SEEDS) >= 10
     assert sum(MUTANTS[name].routing == "mesh" for name in SEEDS) >= 8

@@ -17,8 +17,8 @@ MUTANTS: dict[str, Mutant] = {
     "emit-unconfirmed": Mutant(
         "ticks are confirmed to publishers and emitted when this disk has them",
         Edit(f"{_REPLICATION}.released", "if gated[0][2] > writer.confirmed:", "if False:"),
-        seed=20,
-        anomaly="stale-read",
+        seed=3,
+        anomaly="phantom",
         copies=True,
     ),
     "unfenced": Mutant(
