@@ -272,6 +272,13 @@ class ReplayCopy(Carried, frozen=True, tag=34):
     is_last_resort: bool = False
 
 
+class NotInCopy(Carried, frozen=True, tag=37):
+    """A keeper cannot serve the first tick of a `ReplayCopy`: it does not know that this tick is
+    confirmed, or the event was transient. The origin may have it."""
+
+    request: Count
+
+
 class Resent(Carried, frozen=True, tag=33):
     """Confirmed ticks of a copy with all their events, so that they are valid for any interest."""
 
@@ -287,15 +294,6 @@ Moves = TakePoint | PointTaken | PointSettled | AskPlace | WouldTake
 ForPoints = Moves | DropPoint | PointDropped | KeepPoints | FindPoint | PointFound
 Questions = Nack | Replay | Hold | Find
 ForCopies = NackCopy | ReplayCopy
-
-
-class NotInCopy(Carried, frozen=True, tag=37):
-    """A keeper cannot serve the first tick of a `ReplayCopy`: it does not know it to be confirmed,
-    or the event was transient. The origin may have it."""
-
-    request: Count
-
-
 ForEdges = Answer | Resent | NotKept | NotInCopy | Held | Claim | Yield | Found
 AnyCarried = Questions | ForCopies | Done | ForEdges | Known | ForPoints | ForReplication
 

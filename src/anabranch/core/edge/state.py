@@ -155,7 +155,7 @@ class PendingRequest:
         #: When to send it again.
         self.repeat_at = at
         self.attempts = 0
-        #: The target, and the keepers that were asked instead.
+        #: The target, and the keepers that were asked instead; and which of them was asked last.
         self.asked = {target}
         self.asked_last = target
 
@@ -167,25 +167,25 @@ class PendingRequest:
 class PendingRequests:
     """Requests that wait for an answer and are repeated until it arrives.
 
-     Carried messages may be lost. So every request of an edge to another broker (replays, holds,
-     finds, claims) is kept here until it is answered or no longer needed, and is sent again after a
-     pause, which doubles up to three times. Rules:
+    Carried messages may be lost. So every request of an edge to another broker (replays, holds,
+    finds, claims) is kept here until it is answered or no longer needed, and is sent again after a
+    pause, which doubles up to three times. Rules:
 
-     1. A request keeps its number when it is repeated, so any of its answers will do.
-     2. Numbers grow across restarts of the broker: the upper half of a number is the *run*, which
-        grows with every start and is on disk before the first request of the run is sent. So no
-        answer to a request of an earlier run is accepted in this one. A run that has used half of
-        its numbers reserves the next run as well, long before it needs it.
-     3. The next request due is at the front of a heap, so requests without an answer cost nothing
-        until they are due. Entries of closed or postponed requests are skipped, and swept when they
-        outnumber the others.
-     4. A replay for a position may be answered by a keeper of the stream too: repetitions go to the
-       origin and to keepers in turn (`sources`), and the origin is asked at once if a keeper says
-       that it cannot serve it. Everything else is asked of its target only.
+    1. A request keeps its number when it is repeated, so any of its answers will do.
+    2. Numbers grow across restarts of the broker: the upper half of a number is the *run*, which
+       grows with every start and is on disk before the first request of the run is sent. So no
+       answer to a request of an earlier run is accepted in this one. A run that has used half of
+       its numbers reserves the next run as well, long before it needs it.
+    3. The next request due is at the front of a heap, so requests without an answer cost nothing
+       until they are due. Entries of closed or postponed requests are skipped, and swept when they
+       outnumber the others.
+    4. A replay for a position may be answered by a keeper of the stream too: repetitions go to the
+       origin and to keepers in turn (`sources`). If a keeper says that it cannot serve it
+       (`NotInCopy`), the origin is asked at once. Everything else is asked of its target only.
     5. There is at most one request per position, per stream or edge of an attach, and per claim:
-        the number of requests is bounded by the number of subscriptions.
+       the number of requests is bounded by the number of subscriptions.
 
-     State: safe to lose, except for the run.
+    State: safe to lose, except for the run.
     """
 
     def __init__(
@@ -252,13 +252,12 @@ class PendingRequests:
         return CarryTo(target, ReplayCopy(request.target, content, is_away))
 
     def ask_origin(self, now: float, number: int, keeper: str) -> list[PartRequest]:
-        """A keeper has not what it was asked for last: ask the origin now, not after the pause."""
+        """The keeper that was asked last does not have the ticks: ask the origin now (rule 4)."""
         request = self._pending.get(number)
         if request is None or keeper == request.target or request.asked_last != keeper:
             return []
         request.asked_last = request.target
-        request.attempts += 1
-        self._postpone(number, request, now + self._repeat_s)
+        self._again_later(now, number, request)
         return [CarryTo(request.target, request.content)]
 
     def subject(self, number: int, source: str) -> Subject | None:
@@ -285,6 +284,12 @@ class PendingRequests:
         self.is_open = True
         return [self._sent(now, request) for request in self._pending.values()]
 
+    def _again_later(self, now: float, number: int, request: PendingRequest) -> None:
+        """A request is sent once more: the pause until the next time grows."""
+        request.attempts += 1
+        pause_s = self._repeat_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
+        self._postpone(number, request, now + pause_s)
+
     def repeat(self, now: float) -> list[PartRequest]:
         again: list[PartRequest] = []
         while self._due and self._due[0][0] <= now:
@@ -292,9 +297,7 @@ class PendingRequests:
             request = self._pending.get(number)
             if request is None or request.repeat_at != at:
                 continue
-            request.attempts += 1
-            pause_s = self._repeat_s * 2 ** min(request.attempts, DOUBLINGS_MAX)
-            self._postpone(number, request, now + pause_s)
+            self._again_later(now, number, request)
             if self.is_open:
                 again.append(self._sent(now, request))
         return again

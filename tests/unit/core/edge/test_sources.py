@@ -191,7 +191,22 @@ def test_the_origin_is_asked_at_once_for_what_a_keeper_has_not() -> None:
     assert edge.asked(Replay) == []
     edge.say("b", Answer(replay.request, 6, 20, 20, [datum(7)]))
     assert edge.delivered(session) == [7]
+    # The request is closed.
     edge.say("h1", not_there)
+    assert edge.asked(Replay) == []
+
+
+def test_pauses_grow_although_a_keeper_answers_that_it_has_nothing() -> None:
+    edge, _, replay = behind()
+    asked = 0
+    for _ in range(200):
+        edge.wait(0.1)
+        for keeper in ("h1", "c"):
+            if edge.asked(ReplayCopy, keeper):
+                asked += 1
+                edge.say(keeper, NotInCopy(replay.request))
+    # In 20 s, with pauses of 0.5 s that double up to 4 s.
+    assert 3 <= asked <= 7
 
 
 def test_a_broker_that_was_not_asked_does_not_answer() -> None:
