@@ -158,8 +158,7 @@ class Facts:
             case saw.Forgotten():
                 self._take_forgotten(record)
             case saw.Restored():
-                for deleted in (self.deleted, *self.deleted_when_asked.values()):
-                    deleted.pop(record.stream, None)
+                self._take_restored(record.stream)
             case saw.Lost():
                 self.lost[record.stream].append((record.first, record.last))
             case saw.Drafted() | saw.BatchAsked() | saw.BatchTold() | saw.SinkLeft():
@@ -234,6 +233,13 @@ class Facts:
         if record.why == "lossy":
             self.lossy[stream] = max(tick, self.lossy[stream])
         self.gone[stream] = (max(tick, self.gone.get(stream, (0, 0))[0]), record.time)
+
+    def _take_restored(self, stream: str) -> None:
+        """What was deleted may be back, for later starts and for those that are not told yet."""
+        self.deleted.pop(stream, None)
+        for subscription, deleted in self.deleted_when_asked.items():
+            if (subscription, stream) not in self.started:
+                deleted.pop(stream, None)
 
     def _note_order(self, place: Place, tick: int) -> None:
         if place[0] in self.over:
