@@ -1,4 +1,4 @@
-"""A model of replicated streams (ADR 0030): copies, writers and their lives.
+"""A model of replicated streams (ADR 0030, 0031): copies, writers and their lives.
 
 One origin with two processes that may run at the same time, each with a disk of its own, one to
 three keepers, and a closer: another broker that closes the stream while its origin is away.
@@ -12,7 +12,8 @@ What the model leaves out, and why that loses no story:
   any of it at any time or never. This covers loss, repetition, delay and reordering.
 - A writer acts on any set of answers that suffices, so an answer may be late or lost.
 - The processes of the origin do not reach each other's disk; a keeper's old disk is gone for all.
-  A closer reaches keepers only.
+  A closer reaches keepers only. It needs no copy of its own to confirm, so it may do more than ADR
+  0031 allows.
 - Acknowledgements are counted at once. A writer that counts them later confirms less, later.
 - A process that stops is one that does nothing more. What it had not synced is in no copy: its own
   log is a copy like the others, which takes records from its writer.
@@ -141,6 +142,8 @@ class World:
     second: bool = True
     #: Another broker may close the stream at any time.
     closer: bool = False
+    #: An origin cuts off its records that are not adopted; otherwise its copy begins anew.
+    cuts: bool = False
     founded: bool = True
     #: The configured set, per version of the network file: sites of keepers.
     files: tuple[tuple[int, ...], ...] = ()
@@ -405,8 +408,13 @@ class Model:
             return self._closing(state, process, adopted, named)
         own = state.copies[writer]
         member = identity(writer, own.generation)
-        other_records = self.same_length(own.log, adopted) < len(own.log)
-        if other_records or (own.log and member not in newest):
+        same = self.same_length(own.log, adopted)
+        has_others = same < len(own.log)
+        if has_others and member in newest and self.world.cuts:
+            if own.confirmed > same:
+                raise BrokenPromiseError("an origin cuts off a tick that it knows is confirmed")
+            own = own._replace(log=own.log[:same])
+        elif has_others or (own.log and member not in newest):
             own = own._replace(generation=own.generation + 1, log=(), confirmed=0)
         known = max((copy.confirmed for copy in answers.values()), default=0)
         members = (
@@ -726,7 +734,8 @@ class Model:
             for life in range(1, self.world.lives + 1):
                 if state.lives[life] is not None or life <= known:
                     continue
-                for file in range(len(self.world.files) or 1 if writer != CLOSER else 1):
+                files = 1 if writer == CLOSER else len(self.world.files) or 1
+                for file in range(files):
                     number = writer * 10 + file
                     yield ("start", number, life), self.asked(state, writer, life, file)
 
@@ -751,7 +760,7 @@ class Model:
                     yield ("begin", writer, mask), after
 
     def _reaches(self, state: State, life: int, site: int) -> bool:
-        """The processes of the origin reach their own copies only, the closer none of them."""
+        """Each process of the origin reaches its own copy and the keepers, a closer only these."""
         if site >= FIRST_KEEPER:
             return True
         begun = state.lives[life]

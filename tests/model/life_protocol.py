@@ -157,6 +157,7 @@ def main() -> int:
     parser.add_argument("--rollbacks", type=int, default=0, help="keepers that may be rolled back")
     parser.add_argument("--single", action="store_true", help="no second process of the origin")
     parser.add_argument("--closer", action="store_true", help="another broker may close the stream")
+    parser.add_argument("--cuts", action="store_true", help="origins cut off what is not adopted")
     parser.add_argument("--unfounded", action="store_true", help="begin without a stream")
     parser.add_argument("--change", action="store_true", help="the last keeper may be replaced")
     parser.add_argument("--depth", type=int, default=1000, help="steps from the beginning")
@@ -178,6 +179,7 @@ def main() -> int:
         rollbacks=options.rollbacks,
         second=not options.single,
         closer=options.closer,
+        cuts=options.cuts,
         founded=not options.unfounded,
         files=changed_files(options.copies) if options.change else (),
         rules=rules,

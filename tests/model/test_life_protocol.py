@@ -81,28 +81,32 @@ def test_rolled_back_keeper_loses_nothing_that_the_origin_has() -> None:
     _passes(search(ROLLED_BACK, recover_every=1))
 
 
+@pytest.mark.parametrize("cuts", [False, True])
 @pytest.mark.parametrize(("copies", "confirm"), [(3, 2), (3, 3)])
-def test_stream_is_closed_while_its_origin_writes(copies: int, confirm: int) -> None:
-    closed = World(copies, confirm, second=False, closer=True, ticks=(1, 0))
+def test_stream_is_closed_while_its_origin_writes(copies: int, confirm: int, cuts: bool) -> None:
+    closed = World(copies, confirm, second=False, closer=True, cuts=cuts, ticks=(1, 0))
     _passes(search(closed, recover_every=5))
 
 
-def test_stream_is_closed_while_two_processes_start() -> None:
-    _passes(search(World(closer=True), recover_every=1))
+@pytest.mark.parametrize("cuts", [False, True])
+def test_stream_is_closed_while_two_processes_start(cuts: bool) -> None:
+    _passes(search(World(closer=True, cuts=cuts), recover_every=1))
 
 
-def test_stream_is_closed_after_a_disk_is_lost() -> None:
-    _passes(search(World(second=False, closer=True, losses=1), recover_every=20))
+@pytest.mark.parametrize("cuts", [False, True])
+def test_stream_is_closed_after_a_disk_is_lost(cuts: bool) -> None:
+    _passes(search(World(second=False, closer=True, cuts=cuts, losses=1), recover_every=20))
 
 
 @pytest.mark.slow
 def test_stream_is_closed_while_a_keeper_is_replaced() -> None:
-    _passes(search(World(second=False, closer=True, files=changed_files(3)), recover_every=20))
+    closed = World(second=False, closer=True, cuts=True, files=changed_files(3))
+    _passes(search(closed, recover_every=20))
 
 
 @pytest.mark.slow
 def test_stream_is_closed_several_times() -> None:
-    closed = World(second=False, closer=True, lives=4, ticks=(1, 0))
+    closed = World(second=False, closer=True, cuts=True, lives=4, ticks=(1, 0))
     _passes(search(closed, recover_every=200))
 
 

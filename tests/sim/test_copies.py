@@ -21,8 +21,8 @@ FAILED_ONCE: list[tuple[RoutingName, int, str]] = [
     ("flood", 16, "copies that were reached only after a sync that waited for these copies"),
     ("flood", 10028, "a start at a time came with ticks that were confirmed much later"),
     ("flood", 10008, "a log that is fetched from a copy may have fewer ticks deleted"),
-    ("flood", 50000, "a keeper was silent about transient events, and edges waited at each"),
     ("flood", 870432004, "the same, where they were deleted before the first disk was lost"),
+    ("flood", 50000, "a keeper was silent about transient events, and edges waited at each"),
 ]
 #: The same where disks are set back.
 SET_BACK_FAILED_ONCE = {7: "a log older than what the copies still keep was not given up"}
